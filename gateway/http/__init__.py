@@ -1,0 +1,1 @@
+"""The gateway's HTTP edge: routes, middleware, and the response that streams tokens."""

@@ -1,0 +1,1 @@
+"""What runs around the gateway's event loop: its process, its admin port, its child workers."""
