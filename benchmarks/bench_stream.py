@@ -11,7 +11,13 @@ from statistics import median
 import uvloop
 
 from benchmarks.load import chat_request, open_streams
-from benchmarks.processes import MEASURED_CORE, Process, gateway_and_worker, heading
+from benchmarks.processes import (
+    MEASURED_CORE,
+    OTHER_CORE,
+    Process,
+    gateway_and_worker,
+    heading,
+)
 
 STREAMS, TOKENS, DELAY_MS, REPEATS = 128, 400, 20, 3
 PORT, FLOOR_PORT = 8071, 8072
@@ -41,6 +47,18 @@ async def cpu_per_event(
     return [1e6 * (b - a) / events for a, b in zip(before, after, strict=True)]
 
 
+def engine_alone() -> float:
+    """Microseconds per chunk of the sim engine with the same streams and no NNRP."""
+    argv = [sys.executable, "-m", "benchmarks.engine_alone", str(STREAMS), str(TOKENS)]
+    process = Process("engine", [*argv, str(DELAY_MS)], core=OTHER_CORE)
+    try:
+        process.ready_line()
+        assert process.popen.stdout is not None
+        return float(process.popen.stdout.readline())
+    finally:
+        process.stop()
+
+
 async def main() -> None:
     heading(f"CPU per streamed event: {STREAMS} streams, one event each every {DELAY_MS} ms")
     argv = [sys.executable, "-m", "benchmarks.floor", str(FLOOR_PORT)]
@@ -54,12 +72,15 @@ async def main() -> None:
             for _ in range(REPEATS):
                 size = {"streams": STREAMS, "tokens": TOKENS}
                 [low] = await cpu_per_event([floor], request, FLOOR_PORT, **size)
-                ours, adapter = await cpu_per_event([gateway, worker], request, PORT, **size)
-                rows.append((low, ours, adapter))
-                print(f"  floor {low:5.1f} us   gateway {ours:5.1f} us   worker {adapter:5.1f} us")
-            low, ours, adapter = (median(column) for column in zip(*rows, strict=True))
+                engine = await asyncio.to_thread(engine_alone)
+                ours, worker_us = await cpu_per_event([gateway, worker], request, PORT, **size)
+                rows.append((low, ours, worker_us, engine))
+                print(f"  floor {low:5.1f} us   gateway {ours:5.1f} us   ", end="")
+                print(f"worker {worker_us:5.1f} us   of it the engine {engine:5.1f} us")
+            low, ours, worker_us, engine = (median(c) for c in zip(*rows, strict=True))
             print(f"\ngateway {ours:.1f} us per event (median of {REPEATS}), ", end="")
-            print(f"{ours / low:.2f} x the floor; worker {adapter:.1f} us; ", end="")
+            print(f"{ours / low:.2f} x the floor; worker {worker_us:.1f} us, ", end="")
+            print(f"{worker_us - engine:.1f} us of it not the engine; ", end="")
             print(f"gateway RSS {gateway.rss_mb():.0f} MB")
     finally:
         floor.stop()

@@ -148,6 +148,11 @@ class AdminConfig(_Section):
         default=10.0,
         description="Seconds without an event loop heartbeat after which `/livez` fails.",
     )
+    ready_without_workers: bool = Field(
+        default=False,
+        description="Whether `/readyz` stays 200 when the last worker is lost: where all gateways "
+        "share their workers, an answer of 503 may be better than no gateway at all.",
+    )
 
 
 class LimitsConfig(_Section):

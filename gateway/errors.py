@@ -30,6 +30,9 @@ DEFAULT_RETRY_AFTER_MS: Final = 1000
 #: Longest sentence of a worker that is passed on.
 MAX_SHOWN_MESSAGE: Final = 2000
 
+#: Longest word of a request that an answer repeats.
+MAX_SHOWN_WORD: Final = 200
+
 INVALID: Final = "invalid_request_error"
 SERVER: Final = "server_error"
 
@@ -93,11 +96,13 @@ class ApiError(Exception):
 
     @classmethod
     def unknown_route(cls, method: str, path: str) -> ApiError:
-        return cls(404, f"Unknown request URL: {method} {path}.", code="unknown_url")
+        message = f"Unknown request URL: {method} {_shown(path)}."
+        return cls(404, message, code="unknown_url")
 
     @classmethod
     def method_not_allowed(cls, method: str, path: str) -> ApiError:
-        return cls(405, f"{path} does not answer {method}.", code="method_not_allowed")
+        message = f"{_shown(path)} does not answer {method}."
+        return cls(405, message, code="method_not_allowed")
 
     @classmethod
     def body_too_large(cls, limit: int) -> ApiError:
@@ -105,18 +110,24 @@ class ApiError(Exception):
 
     @classmethod
     def unsupported_media_type(cls, given: str) -> ApiError:
-        message = f"The request body must be application/json, not {given or 'untyped'}."
+        message = f"The request body must be application/json, not {_shown(given) or 'untyped'}."
         return cls(415, message, code="unsupported_media_type")
 
     @classmethod
-    def unknown_model(cls, model: str) -> ApiError:
-        return cls(
-            404, f"The model `{model}` does not exist.", code="model_not_found", param="model"
+    def unsupported_coding(cls, given: str) -> ApiError:
+        message = (
+            f"The request body must not be encoded, and its content-encoding is {_shown(given)}."
         )
+        return cls(415, message, code="unsupported_content_encoding")
+
+    @classmethod
+    def unknown_model(cls, model: str) -> ApiError:
+        message = f"The model `{_shown(model)}` does not exist."
+        return cls(404, message, code="model_not_found", param="model")
 
     @classmethod
     def unsupported_operation(cls, model: str) -> ApiError:
-        message = f"The model `{model}` does not serve this API."
+        message = f"The model `{_shown(model)}` does not serve this API."
         return cls(404, message, code="unsupported_operation", param="model")
 
     @classmethod
@@ -171,6 +182,10 @@ class ApiError(Exception):
     def internal(cls) -> ApiError:
         message = "The gateway failed on this request."
         return cls(500, message, type=SERVER, code="internal_error")
+
+
+def _shown(word: str) -> str:
+    return word if len(word) <= MAX_SHOWN_WORD else f"{word[:MAX_SHOWN_WORD]}..."
 
 
 class _Rule(NamedTuple):

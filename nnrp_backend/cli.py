@@ -7,9 +7,8 @@ import asyncio
 import json
 import logging
 import os
-import ssl
 import sys
-from collections.abc import Callable, Coroutine
+from collections.abc import Coroutine
 from importlib import import_module
 from typing import Any, TextIO, TypeVar
 
@@ -21,34 +20,23 @@ from nnrp_backend.adapter.engine import EngineConfigError
 from nnrp_backend.adapter.engines import ENGINES, create_engine
 from nnrp_backend.adapter.worker import ListenError, Worker, WorkerConfig
 from nnrp_backend.client import ClientError, NnrpClient
+from nnrp_backend.options import (
+    FILE,
+    POSITIVE_SECONDS,
+    Command,
+    ConfigError,
+    EndpointType,
+    Seconds,
+    client_tls,
+    client_tls_options,
+    server_tls,
+)
 from nnrp_backend.probe import probe_worker, render_record, render_report
 from nnrp_backend.profile.capabilities import CapabilityRecord
 from nnrp_backend.profile.errors import ProfileError
-from nnrp_backend.transport.endpoint import Endpoint, EndpointError, Scheme
+from nnrp_backend.transport.endpoint import Endpoint
 
 T = TypeVar("T")
-Command = Callable[..., Any]
-
-
-class ConfigError(click.ClickException):
-    """A command line that cannot work, found out later than click does."""
-
-    exit_code = 2
-
-
-class EndpointType(click.ParamType[Endpoint]):
-    """An address such as `tcp://host:port` or `unix:///path`."""
-
-    name = "url"
-
-    def convert(
-        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
-    ) -> Endpoint:
-        """Parse the address."""
-        try:
-            return value if isinstance(value, Endpoint) else Endpoint.parse(value)
-        except EndpointError as error:
-            self.fail(str(error), param, ctx)
 
 
 class LevelsType(click.ParamType[frozenset[int]]):
@@ -88,10 +76,6 @@ def main() -> None:
     """Serve models over NNRP, and look at workers that do."""
 
 
-FILE = click.Path(exists=True, dir_okay=False)
-SECONDS = click.FloatRange(min=0, min_open=True)
-
-
 @main.command()
 @click.option("--engine", type=click.Choice(list(ENGINES)), default="sim", show_default=True)
 @click.option("--model", help="What the engine serves. sim needs none: it only takes the name.")
@@ -110,15 +94,17 @@ SECONDS = click.FloatRange(min=0, min_open=True)
 @click.option("--levels", type=LevelsType(), help="Offer only these compatibility levels: 1,3.")
 @click.option(
     "--max-operations",
-    type=click.IntRange(min=1),
+    type=click.IntRange(1, 0xFFFF),
     default=DEFAULT_MAX_OPERATIONS,
     show_default=True,
     help="Operations at a time; more are refused.",
 )
-@click.option("--stall-timeout", type=SECONDS, help="Longest silence of the engine, in seconds.")
+@click.option(
+    "--stall-timeout", type=POSITIVE_SECONDS, help="Longest silence of the engine, in seconds."
+)
 @click.option(
     "--drain-timeout",
-    type=click.FloatRange(min=0),
+    type=Seconds(min=0),
     default=30.0,
     show_default=True,
     help="Seconds that running operations get after SIGTERM.",
@@ -160,7 +146,7 @@ def serve(
     )
     config = WorkerConfig(
         listen=listen,
-        tls=_server_tls(listen, tls_cert, tls_key, tls_client_ca),
+        tls=server_tls(listen, cert=tls_cert, key=tls_key, client_ca=tls_client_ca),
         admin=None if admin_port is None else (admin_host, admin_port),
         levels=levels,
         max_operations=max_operations,
@@ -190,11 +176,13 @@ def asks_a_worker(command: Command) -> Command:
     for option in (
         click.argument("endpoint", type=EndpointType(), metavar="URL"),
         click.option("--json", "as_json", is_flag=True, help="Print one JSON object."),
-        click.option("--tls-ca", type=FILE, help="Trust this CA instead of the system's."),
-        click.option("--tls-cert", type=FILE, help="Our own certificate, where one is wanted."),
-        click.option("--tls-key", type=FILE, help="Its key, when the certificate's file has none."),
+        client_tls_options,
         click.option(
-            "--timeout", type=SECONDS, default=5.0, show_default=True, help="In seconds, each step."
+            "--timeout",
+            type=POSITIVE_SECONDS,
+            default=5.0,
+            show_default=True,
+            help="In seconds, each step.",
         ),
     ):
         command = option(command)
@@ -215,7 +203,7 @@ def capabilities(
     timeout: float,
 ) -> None:
     """Print what the worker at URL offers."""
-    tls = _client_tls(endpoint, tls_ca, tls_cert, tls_key)
+    tls = client_tls(endpoint, ca=tls_ca, cert=tls_cert, key=tls_key)
 
     async def ask() -> CapabilityRecord | None:
         async with NnrpClient(endpoint, ssl=tls, handshake_timeout=timeout) as client:
@@ -245,7 +233,7 @@ def probe(
 
     Works with workers of every implementation, and costs them no computing.
     """
-    tls = _client_tls(endpoint, tls_ca, tls_cert, tls_key)
+    tls = client_tls(endpoint, ca=tls_ca, cert=tls_cert, key=tls_key)
     report = _ask(probe_worker(endpoint, ssl=tls, timeout=timeout), endpoint, timeout)
     if as_json:
         click.echo(json.dumps(msgspec.to_builtins(report), indent=2))
@@ -285,37 +273,3 @@ def _take_stdout() -> TextIO:
     ours = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
     return ours
-
-
-def _server_tls(
-    listen: tuple[Endpoint, ...], cert: str | None, key: str | None, client_ca: str | None
-) -> ssl.SSLContext | None:
-    if not any(endpoint.scheme is Scheme.TLS for endpoint in listen):
-        if cert or key or client_ca:
-            raise ConfigError("--tls-cert, --tls-key and --tls-client-ca are for tls:// endpoints")
-        return None
-    if cert is None:
-        raise ConfigError("a tls:// endpoint needs --tls-cert")
-    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH, cafile=client_ca)
-    if client_ca is not None:
-        context.verify_mode = ssl.CERT_REQUIRED
-    return _with_certificate(context, cert, key)
-
-
-def _client_tls(
-    endpoint: Endpoint, ca: str | None, cert: str | None, key: str | None
-) -> ssl.SSLContext | None:
-    if endpoint.scheme is not Scheme.TLS:
-        if ca or cert or key:
-            raise ConfigError("--tls-ca, --tls-cert and --tls-key are for tls:// endpoints")
-        return None
-    context = ssl.create_default_context(cafile=ca)
-    return context if cert is None else _with_certificate(context, cert, key)
-
-
-def _with_certificate(context: ssl.SSLContext, cert: str, key: str | None) -> ssl.SSLContext:
-    try:
-        context.load_cert_chain(cert, key)
-    except ssl.SSLError as error:
-        raise ConfigError(f"--tls-cert {cert}: {error}") from None
-    return context

@@ -281,7 +281,8 @@ class _DirectProtocol(Refusing):
             await self._application(scope, receive, self._send_unframed(send))
             return
         writer = self._writer = DirectWriter(self, cycle)
-        cast("dict[str, Any]", scope).setdefault("extensions", {})[EXTENSION] = writer
+        extensions = cast("dict[str, Any]", scope).setdefault("extensions", {})
+        extensions[EXTENSION] = writer
 
         async def send_and_attach(message: Any) -> None:
             await send(message)
@@ -302,6 +303,7 @@ class _DirectProtocol(Refusing):
             if self._writer is writer:
                 self._writer = None
             writer._close()
+            extensions.pop(EXTENSION, None)  # breaks the reference cycle through the scope
 
     def _send_unframed(self, send: ASGISendCallable) -> ASGISendCallable:
         """Return a `send` for HTTP/1.0, which has no chunks: closing ends the body."""

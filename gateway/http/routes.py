@@ -69,6 +69,9 @@ def _require_json(scope: Scope) -> None:
     Raises:
         ApiError: 415.
     """
+    coding = header(scope, b"content-encoding")
+    if coding is not None and coding.strip().lower() not in ("", "identity"):
+        raise ApiError.unsupported_coding(coding)
     given = header(scope, b"content-type")
     if given is None:
         return

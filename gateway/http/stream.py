@@ -23,6 +23,7 @@ from typing import Final
 from starlette.types import Message, Receive, Scope, Send
 
 from gateway.errors import ApiError
+from gateway.http.asgi import ClientLeftError
 from gateway.http.chat_request import ChatRequest
 from gateway.http.direct import EXTENSION, DirectWriter
 from gateway.http.disconnect import DisconnectWatch, direct_writer
@@ -111,6 +112,7 @@ class TokenStream:
 
         Raises:
             ApiError: the request failed before its first event.
+            ClientLeftError: the stream, sent the ordinary way, was not taken to its end.
         """
         edge = self._edge
         watch = DisconnectWatch(scope, receive, self, edge.tasks)
@@ -119,7 +121,7 @@ class TokenStream:
             return
         edge.open.add(self)
         try:
-            self._ticket = edge.pool.submit(self._request.for_pool(), self)
+            ticket = self._ticket = edge.pool.submit(self._request.for_pool(), self)
             self._submitted()
             while self._state is _State.WAITING:
                 await self._wait()
@@ -127,24 +129,24 @@ class TokenStream:
             if self._error is not None:
                 raise self._error
             if self._status != 499:
-                await self._begin(scope, receive, send)
+                await self._begin(ticket, scope, receive, send)
         finally:
             watch.stop()
             if self._writer is None:
                 self.on_lost()
                 edge.open.discard(self)
             if self._ticket is None:
-                self._request.meter.end(edge.clock(), 500)
+                self._request.meter.end(edge.clock(), 500)  # it was never submitted
 
     def _submitted(self) -> None:
         overhead = self._request.meter.submitted(self._edge.clock())
         if self._diagnostics is not None:
             self._diagnostics.submitted(overhead)
 
-    async def _begin(self, scope: Scope, receive: Receive, send: Send) -> None:
+    async def _begin(self, ticket: Ticket, scope: Scope, receive: Receive, send: Send) -> None:
         headers = list(HEADERS)
-        if self._diagnostics is not None and self._ticket is not None:
-            headers += self._diagnostics.headers(self._ticket)
+        if self._diagnostics is not None:
+            headers += self._diagnostics.headers(ticket)
         message: Message = {"type": "http.response.start", "status": 200, "headers": headers}
         writer = direct_writer(scope)
         if writer is not None:
@@ -167,7 +169,7 @@ class TokenStream:
             )
         except TimeoutError:
             self._give_up()
-            raise
+            raise ClientLeftError from None
 
     def _go_direct(self, writer: DirectWriter) -> None:
         self._writer = writer
@@ -190,8 +192,8 @@ class TokenStream:
             else:
                 await self._wait()
         if self._status == 499:
-            # Given up: returning would end the body as if it were complete.
-            raise ConnectionAbortedError("the client took too little of its stream")
+            # Gone or given up: returning would end the body as if it were complete.
+            raise ClientLeftError
 
     async def _wait(self) -> None:
         """Wait for the next change of what is held, or of the state."""
@@ -209,8 +211,10 @@ class TokenStream:
             return
         if self._diagnostics is not None:
             self._diagnostics.take(bodies)
+        self._received += len(bodies)
         events = self._events or self._first()
         if events is None:
+            self._grant_if_due()  # diagnostics cost credit like any event
             return
         data = b""
         error: ApiError | None = None
@@ -222,16 +226,15 @@ class TokenStream:
         except Exception:
             logger.exception("translating for request %s failed", self._request.id)
             error = ApiError.internal()
-        self._received += len(bodies)
         writer = self._writer
         if writer is None:
             self._hold(data)
+        elif writer.paused and self._is_too_far_behind(writer.buffered):
+            self._give_up()
         else:
             writer.write(data)
-            self._wrote = True
-            if writer.paused:
-                self._give_up_above(writer.buffered)
-            elif self._received >= self._grant_at:
+            self._wrote = self._wrote or data != b""
+            if self._received >= self._grant_at and not writer.paused:
                 self._grant()
         if error is not None:
             # What came before it has been written: no token is lost to an error.
@@ -255,6 +258,7 @@ class TokenStream:
             self._request.count(self._events.usage)
         queued = 0.0 if self._ticket is None else self._ticket.queued_s
         meter.end(self._edge.clock(), self._status, queued=queued)
+        self._ticket = None  # breaks the reference cycle: it holds its sink
 
     def _first(self) -> EventStream | None:
         """Return the translator once an event has come that counts; diagnostics do not."""
@@ -273,14 +277,17 @@ class TokenStream:
     # Bytes that cannot be written yet: the answer has not begun, or goes the ordinary way.
 
     def _hold(self, data: bytes) -> None:
-        if data:
-            self._held.append(data)
-            self._held_bytes += len(data)
-            self._wrote = True
-            if self._state is _State.WAITING:
-                self._state = _State.OPEN
-            self._wake()
-            self._give_up_above(self._held_bytes)
+        if not data:
+            return
+        if self._is_too_far_behind(self._held_bytes):
+            self._give_up()
+            return
+        self._held.append(data)
+        self._held_bytes += len(data)
+        self._wrote = True
+        if self._state is _State.WAITING:
+            self._state = _State.OPEN
+        self._wake()
 
     def _take(self) -> bytes:
         data = b"".join(self._held)
@@ -331,9 +338,7 @@ class TokenStream:
         if self._diagnostics is None or self._ticket is None:
             return tail
         comment = self._diagnostics.comment(self._ticket)
-        if tail.endswith(DONE):  # after which clients stop reading
-            return tail.removesuffix(DONE) + comment + DONE
-        return tail + comment
+        return tail.removesuffix(DONE) + comment + DONE  # after it clients stop reading
 
     def _cancel(self) -> None:
         if self._ticket is not None:
@@ -377,9 +382,9 @@ class TokenStream:
         if self._ticket is not None:
             self._ticket.grant(window)
 
-    def _give_up_above(self, unsent: int) -> None:
-        if unsent > self._edge.config.stream.unsent_bytes:
-            self._give_up()
+    def _is_too_far_behind(self, unsent: int) -> bool:
+        """Judge by what earlier reads left unsent: one event may be large, and its reader fast."""
+        return unsent > self._edge.config.stream.unsent_bytes
 
     def _give_up(self) -> None:
         self._edge.metrics.stalled_readers += 1

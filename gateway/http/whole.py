@@ -50,20 +50,20 @@ class WholeResponse:
             raise ClientLeftError
         edge.open.add(self)
         try:
-            self._ticket = edge.pool.submit(request.for_pool(), self)
+            ticket = self._ticket = edge.pool.submit(request.for_pool(), self)
             overhead = request.meter.submitted(edge.clock())
             answer = await self._result
             headers: list[tuple[bytes, bytes]] = []
             if request.diagnostics is not None:
                 request.diagnostics.submitted(overhead)
-                headers = request.diagnostics.headers(self._ticket)
+                headers = request.diagnostics.headers(ticket)
             await send_json(send, answer.body, headers=headers)
         finally:
             watch.stop()
             self.on_lost()
             edge.open.discard(self)
             if self._ticket is None:
-                request.meter.end(edge.clock(), 500)
+                request.meter.end(edge.clock(), 500)  # it was never submitted
 
     # gateway.pool.Sink
 
@@ -85,6 +85,7 @@ class WholeResponse:
                 self._result.set_result(answer)
         queued = 0.0 if self._ticket is None else self._ticket.queued_s
         self._request.meter.end(self._edge.clock(), self._status, queued=queued)
+        self._ticket = None  # breaks the reference cycle: it holds its sink
 
     def _translate(self, outcome: Outcome) -> WholeAnswer:
         if outcome.terminal is not None:

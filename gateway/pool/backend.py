@@ -38,6 +38,9 @@ REFRESH_INTERVAL: Final = 30.0
 #: A connection that lived shorter than this is followed by a pause, a longer one is not.
 STABLE_AFTER: Final = 1.0
 
+#: Why a connection ends that nobody has lost.
+CLOSED_HERE: Final = "closed here"
+
 #: How long "full" holds when the worker does not say: a lost report must not close it for good.
 DEFAULT_PAUSE: Final = 1.0
 
@@ -80,7 +83,7 @@ class Backend:
         worker: what requests may know of it; set while connected.
         in_flight: requests that the pool has given to it, over all its connections.
         epoch: counts connections; a request that died with one is not sent down the same again.
-        record: its capability document as last heard, None when it never sent one.
+        record: its capability document as last heard, None when the last connection brought none.
         known: it has been asked what it serves, or configuration says it.
         connects, losses: counters.
         rtt: seconds that the last liveness probe took, None before the first.
@@ -120,6 +123,7 @@ class Backend:
         self._models: frozenset[str] = frozenset(spec.models)
         self._paused: Timer | None = None
         self._lost = asyncio.Event()
+        self._woken = asyncio.Event()
 
     def __repr__(self) -> str:
         facts = [str(self.state)]
@@ -134,10 +138,9 @@ class Backend:
     # What the scheduler asks.
 
     def is_usable(self) -> bool:
-        """Whether it takes work, now or as soon as it has room."""
-        return (
-            self.state is BackendState.READY and self.client is not None and self.client.connected
-        )
+        """Whether it takes work, now or as soon as it has room. May be asked from any thread."""
+        client = self.client
+        return self.state is BackendState.READY and client is not None and client.connected
 
     def has_room(self) -> bool:
         """Whether it can take one more request now. The granted number is enforced here."""
@@ -166,8 +169,9 @@ class Backend:
         return model in self._models
 
     def models(self) -> Iterable[dict[str, Any]]:
-        """Iterate over the cards of the models it serves, by what it last said."""
-        heard = self.record.models if self.record else ()
+        """Iterate over the cards of the models it serves, by what it last said. Any thread may."""
+        record = self.record
+        heard = record.models if record is not None else ()
         cards = {card["id"]: card for card in heard if isinstance(card.get("id"), str)}
         for model in self.spec.models or cards:
             yield cards.get(model) or {"id": model, "object": "model", "owned_by": self.name}
@@ -188,7 +192,9 @@ class Backend:
         self.last_error = ""
         self._lost.clear()
         self.state = BackendState.DRAINING if client.draining else BackendState.READY
-        self._learn(client, record)
+        # Another program may listen there now: what the last one declared does not bind it.
+        self.record = record
+        self._learn(client)
         logger.info("worker %s is %s", self.name, self.state)
         self._on_change()
 
@@ -203,7 +209,8 @@ class Backend:
         self.state = BackendState.DOWN
         self._resume()
         self._lost.set()
-        logger.warning("worker %s is lost: %s", self.name, reason or "it closed the connection")
+        level = logging.INFO if reason == CLOSED_HERE else logging.WARNING
+        logger.log(level, "worker %s is lost: %s", self.name, reason or "it closed the connection")
         self._on_change()
 
     def degrade(self) -> None:
@@ -252,9 +259,16 @@ class Backend:
 
     # The waiting.
 
+    def wake(self) -> None:
+        """Try to connect now, not at the end of a pause: somebody knows that the worker is back."""
+        self._refusals.succeeded()
+        self._flaps.succeeded()
+        self._woken.set()
+
     async def run(self) -> None:
         """Stay connected until cancelled."""
         while True:
+            self._woken.clear()
             self.state = BackendState.CONNECTING
             client = self._connect(self)
             pause = 0.0
@@ -276,8 +290,16 @@ class Backend:
                 pause = self._failed(type(error).__name__)
             finally:
                 await client.close()
-                self.detach("closed here")
-            await asyncio.sleep(pause)
+                self.detach(CLOSED_HERE)
+            await self._rest(pause)
+
+    async def _rest(self, seconds: float) -> None:
+        """Wait before the next attempt; not at all if a wake came during the last one."""
+        try:
+            async with asyncio.timeout(seconds):
+                await self._woken.wait()
+        except TimeoutError:
+            pass
 
     async def _stay(self, client: Client) -> None:
         """Return when the connection is lost; ask now and then what is served."""
@@ -297,7 +319,8 @@ class Backend:
             logger.info("worker %s did not say again what it serves: %s", self.name, error)
             return
         if client is self.client:
-            self._learn(client, record)
+            self.record = record or self.record
+            self._learn(client)
             self._on_change()
 
     async def _ask(self, client: Client) -> CapabilityRecord | None:
@@ -308,8 +331,7 @@ class Backend:
             logger.info("worker %s does not say what it serves: %s", self.name, error)
             return None
 
-    def _learn(self, client: Client, record: CapabilityRecord | None) -> None:
-        self.record = record or self.record
+    def _learn(self, client: Client) -> None:
         self.known = True
         extensions = {extension.name for extension in self.record.extensions} if self.record else ()
         self.worker = Worker(self.name, client.peer_is_ours, CHUNKS_FINAL in extensions)

@@ -122,7 +122,7 @@ class Pool:
 
     @property
     def ready(self) -> bool:
-        """Whether some worker takes work."""
+        """Whether some worker takes work. May be asked from any thread."""
         return any(worker.is_usable() for worker in self.workers)
 
     def models(self) -> list[dict[str, Any]]:
@@ -141,6 +141,12 @@ class Pool:
         """Begin connecting to every worker; does not wait for any."""
         for worker in self.workers:
             self._tasks.start(worker.run(), name=worker.name)
+
+    def wake(self, name: str) -> None:
+        """Connect at once to the worker called `name`, which has just come up."""
+        for worker in self.workers:
+            if worker.name == name:
+                worker.wake()
 
     async def close(self, *, drain_timeout: float = 0.0) -> None:
         """Refuse new requests, let the others end for `drain_timeout` seconds, cancel the rest."""

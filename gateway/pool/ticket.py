@@ -90,7 +90,7 @@ class Ticket:
         self.operation: ClientOperation | None = None
         self.timer: Timer | None = None
         self._pool = pool
-        self._sink = sink
+        self._sink: Sink | None = sink
         self._ending: Outcome | None = None
 
     def __repr__(self) -> str:
@@ -137,24 +137,27 @@ class Ticket:
             self.operation.cancel(reason)
 
     def deliver(self, outcome: Outcome) -> None:
-        """Tell the sink the end."""
+        """Tell the sink the end, and let go of it: sinks keep their tickets."""
         self.state = TicketState.DONE
         self.request = None
+        sink, self._sink = self._sink, None
+        assert sink is not None, "a request ends once"
         try:
-            self._sink.on_terminal(outcome)
+            sink.on_terminal(outcome)
         except Exception:
             logger.exception("the sink of %r failed in on_terminal", self)
 
     # --- nnrp_backend.client.OperationHandler -----------------------------------------------------
 
     def on_events(self, bodies: list[bytes]) -> None:
-        if self._ending is not None:
+        sink = self._sink
+        if self._ending is not None or sink is None:
             return
         if self.state is TicketState.SUBMITTED and not all(map(_says_nothing, bodies)):
             self.state = TicketState.STREAMING
             self.request = None
         try:
-            self._sink.on_events(bodies)
+            sink.on_events(bodies)
         except Exception:
             logger.exception("the sink of %r failed in on_events", self)
             outcome = Outcome(OutcomeKind.FAILED, ApiError.internal())

@@ -25,16 +25,18 @@ __all__ = ["AdminServer", "Health", "admin_app"]
 _STOP_TIMEOUT: Final = 5.0
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Health:
     """Tell what is wrong, in a word; "" when nothing is. Asked from the admin thread.
 
     Attributes:
+        can_serve: whether some worker takes requests.
         stall_after: seconds without a heartbeat after which the process is not alive any more.
     """
 
     lifecycle: Lifecycle
     heartbeat: Heartbeat
+    can_serve: Callable[[], bool]
     stall_after: float
 
     def live(self) -> str:
@@ -42,16 +44,14 @@ class Health:
         return "event loop stalled" if self.heartbeat.silence > self.stall_after else ""
 
     def ready(self) -> str:
-        """Take requests once a worker has been ready, until the drain.
-
-        A worker that is lost later does not take the gateway out of its load balancer: all
-        gateways share their workers, and requests get a better answer (503) than no gateway.
-        """
+        """Take requests while a worker can serve them, until the drain."""
         phase = self.lifecycle.phase
-        return "" if phase is Phase.SERVING else phase
+        if phase is not Phase.SERVING:
+            return phase
+        return "" if self.can_serve() else "no worker can serve"
 
     def started(self) -> str:
-        """Be started once a worker has been ready."""
+        """Be started once a worker has been ready; it need not be any more."""
         phase = self.lifecycle.phase
         return phase if phase is Phase.STARTING else ""
 

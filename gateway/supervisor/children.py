@@ -137,8 +137,12 @@ class Child:
             _pass_on(line)
         raise WorkerStartError(self.name, await process.wait())
 
-    async def keep_running(self, on_restart: Callable[[], None] = lambda: None) -> None:
-        """Start it again whenever it ends, until cancelled. It has been started before."""
+    async def keep_running(self, on_ready: Callable[[], None] = lambda: None) -> None:
+        """Start it again whenever it ends, until cancelled. It has been started before.
+
+        Args:
+            on_ready: called each time that it serves again.
+        """
         loop = asyncio.get_running_loop()
         started = loop.time()
         while True:
@@ -147,11 +151,12 @@ class Child:
             logger.error("%s ended with code %s; next start in %g s", self.name, code, pause)
             await asyncio.sleep(pause)
             started = loop.time()
-            on_restart()
             try:
                 await self.start()
             except (WorkerStartError, OSError) as error:
                 logger.error("%s", error)
+            else:
+                on_ready()
 
     async def stop(self, grace: float) -> None:
         """Ask it to end, and kill it after `grace` seconds. A no-op when it does not run."""

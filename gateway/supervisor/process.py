@@ -55,7 +55,8 @@ class GatewayProcess:
     """Run the gateway until it is told to stop.
 
     Args:
-        children: workers to start first, to keep running, and to stop last.
+        children: workers to start first, to keep running, and to stop last; each is called as the
+            configuration calls the worker that it is.
         on_serving: called once, when the first worker is ready and the API answers.
     """
 
@@ -71,6 +72,7 @@ class GatewayProcess:
         self._on_serving = on_serving
         self._tasks = TaskSet("gateway")
         self._lifecycle = Lifecycle(config.drain)
+        self._child_ready = asyncio.Event()
         self._failure: Exception | None = None
 
     async def run(self) -> None:
@@ -100,7 +102,12 @@ class GatewayProcess:
         app = create_app(config, pool=pool, metrics=metrics, open_requests=open_requests)
         server = PublicServer(app, config.http, public, open_requests)
         heartbeat = Heartbeat(metrics.loop_delay)
-        health = Health(lifecycle, heartbeat, config.admin.stall_after)
+        health = Health(
+            lifecycle=lifecycle,
+            heartbeat=heartbeat,
+            can_serve=lambda: pool.ready or config.admin.ready_without_workers,
+            stall_after=config.admin.stall_after,
+        )
         admin_server = AdminServer(admin_app(health, _registry(metrics, pool)), admin)
         addresses = Addresses(_url(public), _url(admin))
 
@@ -108,11 +115,12 @@ class GatewayProcess:
         admin_server.start()
         try:
             self._tasks.start(server.serve(), name="http")
-            await pool.start()
             for child in self._children:
-                self._tasks.start(self._keep(child), name=child.name)
-            self._tasks.start(self._announce(pool, addresses), name="announce")
+                self._tasks.start(self._keep(child, pool), name=child.name)
+            self._tasks.start(self._bring_up(pool, addresses), name="workers")
+            logger.info("listening on %s, admin on %s", addresses.url, addresses.admin_url)
             await lifecycle.wait_for_stop()
+            logger.info("draining")
             await lifecycle.drain(server)
             server.drop_connections()
             await server.closed.wait()
@@ -121,7 +129,11 @@ class GatewayProcess:
             admin_server.stop()
             heartbeat.stop()
 
-    async def _keep(self, child: Child) -> None:
+    async def _keep(self, child: Child, pool: Pool) -> None:
+        def ready() -> None:
+            self._child_ready.set()
+            pool.wake(child.name)
+
         try:
             await child.start()
         except (WorkerStartError, OSError) as error:
@@ -129,9 +141,13 @@ class GatewayProcess:
             self._failure = self._failure or error
             self._lifecycle.request_stop()
         else:
-            await child.keep_running()
+            ready()
+            await child.keep_running(ready)
 
-    async def _announce(self, pool: Pool, addresses: Addresses) -> None:
+    async def _bring_up(self, pool: Pool, addresses: Addresses) -> None:
+        if self._children:
+            await self._child_ready.wait()  # before it nobody listens
+        await pool.start()
         while not pool.ready:  # noqa: ASYNC110 - it happens once, and costs the pool nothing
             await asyncio.sleep(_POLL)
         self._lifecycle.serving()
@@ -175,6 +191,7 @@ class PublicServer:
                 log_config=None,
                 access_log=config.access_log,
                 server_header=False,
+                proxy_headers=False,
                 backlog=config.backlog,
                 timeout_keep_alive=config.keep_alive_timeout,
                 h11_max_incomplete_event_size=MAX_HEAD,

@@ -94,6 +94,10 @@ class ChatPlan:
             return msgspec.json.encode(normalize_chat(msgspec.json.decode(self._raw)))
         except ProfileError as error:
             raise from_profile(error) from None
+        except msgspec.DecodeError as error:
+            # Such as 1e400, which the checking parser takes for infinity.
+            message = f"The request body is not valid JSON: {error}."
+            raise ApiError(400, message, code="json_invalid") from None
 
 
 def plan_chat(

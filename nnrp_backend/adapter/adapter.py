@@ -17,6 +17,7 @@ from nnrp_backend.profile.capabilities import CapabilityRecord, Extension
 from nnrp_backend.profile.envelope import Envelope, decode_envelope
 from nnrp_backend.profile.errors import ErrorCode, ProfileError
 from nnrp_backend.profile.operations import CHAT, CHUNKS_FINAL, MODELS_LIST
+from nnrp_backend.protocol.constants import SERVED_CAPABILITIES, Capability
 from nnrp_backend.server import ServerOperation
 from nnrp_backend.transport.tasks import TaskSet
 
@@ -25,8 +26,14 @@ logger = logging.getLogger(__name__)
 DEFAULT_MAX_OPERATIONS: Final = 1024
 """Operations in the engine at a time. Engines queue by themselves; this bounds the memory."""
 
+CLOSE_SECONDS: Final = 5.0
+"""How long an engine may take to let go of what it still works on."""
+
 SERVED: Final = frozenset({CHAT, MODELS_LIST})
 """Operations that the adapter knows how to map; an engine may know fewer, or more."""
+
+HONOURED: Final = SERVED_CAPABILITIES - {Capability.PRIORITY_UPDATE}
+"""What foreign clients may be granted. An engine takes a priority with the request only."""
 
 
 class Adapter:
@@ -85,7 +92,11 @@ class Adapter:
     async def close(self) -> None:
         """Abort what the engine still works on. The server has dropped the operations before."""
         self._tasks.cancel_all()
-        await self._tasks.join()
+        try:
+            async with asyncio.timeout(CLOSE_SECONDS):
+                await self._tasks.join()
+        except TimeoutError:
+            logger.warning("%d requests did not let go of the engine", len(self._tasks))
 
     def handle(self, operation: ServerOperation) -> None:
         """Serve one operation: the `service` of an `NnrpServer`."""
@@ -93,6 +104,7 @@ class Adapter:
             envelope = decode_envelope(
                 operation.payload, frame_id=operation.frame_id, serves=self.record.serves
             )
+            operation.payload = b""  # it may be megabytes, and the operation lives for minutes
             if envelope.operation == MODELS_LIST:
                 operation.complete(self._models_list)
                 self.outcomes[Outcome.COMPLETED] += 1

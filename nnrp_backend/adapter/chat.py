@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import aclosing
 from typing import Any
 
@@ -12,7 +12,7 @@ from nnrp_backend.adapter.diagnostics import cache_diagnostics, dispatch_diagnos
 from nnrp_backend.adapter.engine import DropConnection, Engine, EngineDead
 from nnrp_backend.adapter.outcomes import Outcome, cancelled_for, refuse
 from nnrp_backend.adapter.request import ChatWork
-from nnrp_backend.adapter.timers import Deadline, StallTimer
+from nnrp_backend.adapter.timers import Deadline, StallTimer, to_seconds
 from nnrp_backend.profile import events
 from nnrp_backend.profile.chunks import ChatChunkMapper
 from nnrp_backend.profile.completion import finalize_completion
@@ -55,6 +55,8 @@ class ChatOperation:
         self._engine_died = engine_died
         self._outcome: Outcome | None = None
         self._mapper: ChatChunkMapper | None = None
+        self._held: Sequence[bytes] = ()
+        """Events of the chunk at hand that wait for the client to take them."""
         self._task: asyncio.Task[None] | None = None
         self._deadline = Deadline(asyncio.get_running_loop(), self._expire)
         self._stall: StallTimer | None = None
@@ -120,8 +122,11 @@ class ChatOperation:
         self.stop(ProfileError(ErrorCode.REQUEST_TIMEOUT, message), Outcome.STALLED)
 
     def _abort(self) -> None:
-        if self._task is not None:
-            self._task.cancel()
+        # Once: a second cancellation would reach the engine in the middle of its own clean-up. And
+        # a cancelled task keeps its traceback, which leads back to this object.
+        task, self._task = self._task, None
+        if task is not None:
+            task.cancel()
 
     # --- the task ---------------------------------------------------------------------------------
 
@@ -143,14 +148,19 @@ class ChatOperation:
             self._fail(ProfileError(ErrorCode.ADAPTER_RUNTIME_ERROR, "The adapter failed."))
 
     async def _call(self) -> None:
+        for event in self._dispatch_diagnostics():
+            # Windows are for streams: nothing else but the terminal will come, which needs none.
+            self.operation.send_event(event)
         self._begin()
         body = await self._engine.call(self._work.request)
         usage = msgspec.json.decode(body).get("usage") if self._work.nnrp.diagnostics else None
-        self._complete(events.completed(finalize_completion(body, self._work.chunk_options)), usage)
+        for event in self._cache_diagnostics(usage):
+            self.operation.send_event(event)
+        self._complete(events.completed(finalize_completion(body, self._work.chunk_options)))
 
     async def _stream(self) -> None:
-        operation = self.operation
         mapper = self._mapper = self._work.mapper()
+        await self._send(self._dispatch_diagnostics())
         self._begin()
         producing = False
         async with aclosing(self._engine.stream(self._work.request)) as chunks:
@@ -161,28 +171,40 @@ class ChatOperation:
                     self._stall.beat()
                 if not producing:
                     producing = True
-                    operation.send_progress(Stage.PRODUCING_PARTIAL)
+                    self.operation.send_progress(Stage.PRODUCING_PARTIAL)
                 # Without credit one chunk is held here and no more are pulled. Were none pulled at
                 # all, a client that does not read could not hear that the stream has ended.
-                for event in mapper.feed(chunk):
-                    if not operation.ready:
-                        await self._wait_ready()
-                    operation.send_event(event)
-        for event in mapper.finish():
-            if not operation.ready:
-                await self._wait_ready()
-            operation.send_event(event)
-        self._complete(mapper.completed(), mapper.usage)
+                await self._send(mapper.feed(chunk))
+        await self._send(mapper.finish())
+        await self._send(self._cache_diagnostics(mapper.usage))
+        self._complete(mapper.completed())
 
     def _begin(self) -> None:
-        operation, nnrp = self.operation, self._work.nnrp
-        if nnrp.diagnostics:
-            fields = dispatch_diagnostics(operation, self._engine)
-            operation.send_event(events.diagnostics(fields))
-        operation.send_progress(Stage.EXECUTING)
-        bound = self._stall_timeout if nnrp.timeout_ms is None else nnrp.timeout_ms / 1000
+        self.operation.send_progress(Stage.EXECUTING)
+        own = self._work.nnrp.timeout_ms
+        bound = self._stall_timeout if own is None else to_seconds(own)
         if bound:
             self._stall = StallTimer(asyncio.get_running_loop(), bound, self._stalled)
+
+    def _dispatch_diagnostics(self) -> Sequence[bytes]:
+        if not self._work.nnrp.diagnostics:
+            return ()
+        return (events.diagnostics(dispatch_diagnostics(self.operation, self._engine)),)
+
+    def _cache_diagnostics(self, usage: Any) -> Sequence[bytes]:
+        if not self._work.nnrp.diagnostics or (fields := cache_diagnostics(usage)) is None:
+            return ()
+        return (events.diagnostics(fields),)
+
+    async def _send(self, events: Sequence[bytes]) -> None:
+        """Send events, each as soon as the client takes it."""
+        operation = self.operation
+        for place, event in enumerate(events):
+            if not operation.ready:
+                self._held = events[place:]
+                await self._wait_ready()
+                self._held = ()
+            operation.send_event(event)
 
     async def _wait_ready(self) -> None:
         """Wait for the client to take more. That silence is not the engine's."""
@@ -194,20 +216,19 @@ class ChatOperation:
 
     # --- the end ----------------------------------------------------------------------------------
 
-    def _complete(self, terminal: bytes, usage: Any) -> None:
+    def _complete(self, terminal: bytes) -> None:
         if self._outcome is not None:
             return
-        if self._work.nnrp.diagnostics and (fields := cache_diagnostics(usage)) is not None:
-            self.operation.send_event(events.diagnostics(fields))
         self.operation.send_progress(Stage.FINALIZING)
-        self.operation.complete(terminal)
-        self._conclude(Outcome.COMPLETED)
+        sent = self.operation.complete(terminal)
+        self._conclude(Outcome.COMPLETED if sent else Outcome.ERROR)
 
     def _fail(self, error: ProfileError, outcome: Outcome = Outcome.ERROR) -> None:
         if self._outcome is not None:
             return
         if self._mapper is not None:
-            for event in self._mapper.interrupted(error):
+            # What was pulled goes out without credit: the mapper knows of calls that these end.
+            for event in (*self._held, *self._mapper.interrupted(error)):
                 self.operation.send_event(event)
         refuse(self.operation, error)
         self._conclude(outcome)

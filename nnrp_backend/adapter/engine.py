@@ -88,7 +88,8 @@ class Engine(Protocol):
     """What the adapter needs from a source of tokens.
 
     Cancelling the task that awaits `call` or iterates `stream`, or closing the generator, must
-    abort the work in the engine. Everything runs on the worker's event loop and must not block it.
+    abort the work in the engine. Everything runs on the worker's event loop and must not block it,
+    but `start`, which may, and `pressure` and `metrics`, which are called from other threads too.
     """
 
     name: str

@@ -1,5 +1,6 @@
 """From an envelope to what the engine gets and what the answer has to look like."""
 
+import re
 from typing import Any, Final, NamedTuple
 from uuid import uuid4
 
@@ -17,6 +18,10 @@ ENGINE_PRIORITIES: Final[dict[int, int]] = {
     PriorityClass.BACKGROUND: 1,
 }
 """NNRP's classes as engine priorities: lower runs first, and 0 is what nobody asked for."""
+
+# W3C Trace Context, section 3.2: ids of zeros are none, and only a later version may have more.
+_IDS: Final = "-(?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}"
+_TRACEPARENT: Final = re.compile(f"00{_IDS}|(?!00|ff)[0-9a-f]{{2}}{_IDS}(-[!-~]*)?")
 
 
 class ChatWork(NamedTuple):
@@ -68,7 +73,7 @@ def prepare_chat(envelope: Envelope, *, priority_class: int, trace: Trace | None
         body=body,
         stream=stream,
         priority=ENGINE_PRIORITIES.get(priority_class, 0),
-        traceparent=envelope.nnrp.traceparent or traceparent(trace),
+        traceparent=_well_formed(envelope.nnrp.traceparent) or traceparent(trace),
     )
     return ChatWork(request, envelope.request_id, envelope.nnrp, include_usage, continuous)
 
@@ -81,6 +86,11 @@ def traceparent(trace: Trace | None) -> str | None:
     if trace is None or not trace.trace_id or not trace.span_id:
         return None
     return f"00-{0:016x}{trace.trace_id:016x}-{trace.span_id:016x}-{trace.sampled:02x}"
+
+
+def _well_formed(traceparent: str | None) -> str | None:
+    """Return a traceparent that tracers take. Others are ignored, as the standard wants it."""
+    return traceparent if traceparent and _TRACEPARENT.fullmatch(traceparent) else None
 
 
 def _flag(container: dict[str, Any], key: str, param: str) -> bool:

@@ -7,6 +7,15 @@ whatever the engine does; the stall bound only asks that the engine goes on.
 import asyncio
 import time
 from collections.abc import Callable
+from typing import Final
+
+MAX_MS: Final = 1000 * 86_400 * 366 * 100
+"""A century. What a client sets past it is no bound, and must not be past what a float can hold."""
+
+
+def to_seconds(milliseconds: int) -> float:
+    """Convert a duration that a client names, which may be any whole number."""
+    return min(milliseconds, MAX_MS) / 1000
 
 
 class Deadline:
@@ -33,7 +42,7 @@ class Deadline:
 
     def set_left(self, milliseconds: int, since: float) -> None:
         """Set the envelope's duration, counted from `since` on the monotonic clock."""
-        self._relative = since + milliseconds / 1000
+        self._relative = since + to_seconds(milliseconds)
         self._arm()
 
     @property
@@ -43,13 +52,17 @@ class Deadline:
         return min(instants) - time.monotonic() if instants else None
 
     def cancel(self) -> None:
-        """Never call `expired` any more."""
+        """Never call `expired` any more, and let go of it: its owner owns this timer."""
+        self._disarm()
+        self._expired = _nothing
+
+    def _disarm(self) -> None:
         if self._handle is not None:
             self._handle.cancel()
             self._handle = None
 
     def _arm(self) -> None:
-        self.cancel()
+        self._disarm()
         left = self.left
         if left is not None:
             self._handle = self._loop.call_later(max(0.0, left), self._expired)
@@ -88,8 +101,9 @@ class StallTimer:
         self.beat()
 
     def cancel(self) -> None:
-        """Never call `stalled` any more."""
+        """Never call `stalled` any more, and let go of it."""
         self._handle.cancel()
+        self._stalled = _nothing
 
     def _look(self) -> None:
         silence = 0.0 if self._paused else self._loop.time() - self._last
@@ -97,3 +111,7 @@ class StallTimer:
             self._stalled()
         else:
             self._handle = self._loop.call_later(self.seconds - silence, self._look)
+
+
+def _nothing() -> None:
+    """Stand in for what is not to be called any more."""

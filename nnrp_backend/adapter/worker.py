@@ -12,9 +12,10 @@ import os
 import signal
 import ssl
 from collections.abc import Callable
+from contextlib import AsyncExitStack
 from typing import Any, Final, NamedTuple
 
-from nnrp_backend.adapter.adapter import DEFAULT_MAX_OPERATIONS, Adapter
+from nnrp_backend.adapter.adapter import DEFAULT_MAX_OPERATIONS, HONOURED, Adapter
 from nnrp_backend.adapter.admin import AdminServer, Health
 from nnrp_backend.adapter.engine import Engine, EngineInterrupted
 from nnrp_backend.adapter.metrics import render
@@ -27,6 +28,8 @@ logger = logging.getLogger(__name__)
 EXIT_OK: Final = 0
 EXIT_FAILED: Final = 1
 """The engine died; also of a second signal, which does not wait for anything."""
+
+BEAT_SECONDS: Final = 1.0
 
 
 class ListenError(Exception):
@@ -69,7 +72,6 @@ class Worker:
         self._config = config
         self._on_ready = on_ready
         self._health = Health()
-        self._admin: AdminServer | None = None
         self._admin_url: str | None = None
         self._stop = asyncio.Event()
         self._starting: asyncio.Task[Any] | None = None
@@ -85,17 +87,15 @@ class Worker:
             EngineConfigError: the engine cannot start like this.
             ListenError: an address cannot be bound.
         """
-        self._take_signals()
-        try:
-            await self._start_admin()
+        async with AsyncExitStack() as end:
+            self._take_signals()
+            end.callback(self._release_signals)
+            if self._config.admin is not None:
+                end.push_async_callback(self._start_admin(*self._config.admin).close)
+            end.push_async_callback(self._engine.close)
             if not await self._start_engine():
                 return EXIT_OK
             return await self._serve()
-        finally:
-            await self._engine.close()
-            if self._admin is not None:
-                await self._admin.close()
-            self._release_signals()
 
     def stop(self) -> None:
         """Ask for an orderly end; asked again, end the process at once."""
@@ -106,17 +106,20 @@ class Worker:
         if self._starting is not None:
             self._starting.cancel()
 
-    async def _start_admin(self) -> None:
-        if self._config.admin is not None:
-            self._admin = AdminServer(self._health)
-            host, port = self._config.admin
-            try:
-                self._admin_url = await self._admin.start(host, port)
-            except OSError as error:
-                raise ListenError(f"{host}:{port}", error) from error
+    def _start_admin(self, host: str, port: int) -> AdminServer:
+        """Start it first: an orchestrator wants to know of a worker that takes minutes to load."""
+        admin = AdminServer(self._health)
+        try:
+            self._admin_url = admin.start(host, port)
+        except OSError as error:
+            raise ListenError(f"{host}:{port}", error) from error
+        logger.info("health and metrics are on %s", self._admin_url)
+        return admin
 
     async def _start_engine(self) -> bool:
         """Load the engine; False when a signal came before it was ready."""
+        if self._stop.is_set():
+            return False
         task = self._starting = asyncio.current_task()
         assert task is not None
         try:
@@ -139,12 +142,15 @@ class Worker:
             max_operations=config.max_operations,
             stall_timeout=config.stall_timeout,
         )
-        server = NnrpServer(adapter.handle, max_in_flight=config.max_operations)
+        server = NnrpServer(
+            adapter.handle, max_in_flight=config.max_operations, capabilities=HONOURED
+        )
         self._health.metrics = lambda: render(adapter, server)
         try:
             bound = [await self._listen(server, endpoint) for endpoint in config.listen]
             server.set_capacity(config.max_operations)
             self._health.ready()
+            self._tasks.start(self._beat(), name="heartbeat")
             logger.info("%r serves on %s", adapter, ", ".join(map(str, bound)))
             self._on_ready(self._description(adapter, bound))
             await self._until_the_end(adapter)
@@ -154,9 +160,10 @@ class Worker:
             self._health.unready = "the engine died" if adapter.death else "draining"
             logger.info("%s: %d operations in flight", self._health.unready, server.in_flight)
             await server.close(drain_timeout=drain)
+            await adapter.close()
+            self._health.metrics = bytes  # there is no engine to ask from here on
             self._tasks.cancel_all()
             await self._tasks.join()
-            await adapter.close()
         return EXIT_OK if adapter.death is None else EXIT_FAILED
 
     async def _listen(self, server: NnrpServer, endpoint: Endpoint) -> Endpoint:
@@ -171,6 +178,11 @@ class Worker:
         stopped = self._tasks.start(self._stop.wait(), name="stop")
         died = self._tasks.start(adapter.wait_dead(), name="engine")
         await asyncio.wait((stopped, died), return_when=asyncio.FIRST_COMPLETED)
+
+    async def _beat(self) -> None:
+        while True:
+            self._health.beat()
+            await asyncio.sleep(BEAT_SECONDS)
 
     def _description(self, adapter: Adapter, bound: list[Endpoint]) -> dict[str, Any]:
         return {

@@ -1,6 +1,12 @@
 """NNRP/1 client: `NnrpClient` speaks to one worker, many operations at a time."""
 
 from nnrp_backend.client.client import NnrpClient
+from nnrp_backend.client.diagnostics import (
+    CacheUse,
+    Diagnostics,
+    EnginePressure,
+    read_diagnostics,
+)
 from nnrp_backend.client.errors import (
     ClientError,
     Congested,
@@ -20,11 +26,14 @@ from nnrp_backend.client.operation import (
 from nnrp_backend.client.stream import OperationStream
 
 __all__ = [
+    "CacheUse",
     "ClientError",
     "ClientListener",
     "ClientOperation",
     "Congested",
     "ConnectError",
+    "Diagnostics",
+    "EnginePressure",
     "NnrpClient",
     "NotConnected",
     "OperationHandler",
@@ -34,4 +43,5 @@ __all__ = [
     "TerminalKind",
     "TooManyOperations",
     "WorkerDraining",
+    "read_diagnostics",
 ]

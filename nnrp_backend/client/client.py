@@ -301,6 +301,7 @@ class NnrpClient:
         Raises:
             TimeoutError: the worker did not answer in time.
             NotConnected: there is no connection, or it ended first.
+            ProfileError: the answer, or the document in it, is malformed.
         """
         async with asyncio.timeout(timeout):
             terminal = await self.request(encode_envelope(MODELS_LIST, b"{}"))

@@ -253,5 +253,7 @@ class ClientLink(ConnectionStream[ClientConnection]):
     def lost(self) -> None:
         if self.session is not None:
             self._tell(self._listener.on_lost, self.error)
+        elif self.leaving:
+            self.ready.cancel()  # nobody will ask
         elif not self.ready.done():
             self.ready.set_exception(self.error or ConnectionResetError("closed by the worker"))

@@ -38,7 +38,8 @@ class OperationStream:
     """Read one operation's raw event bodies with `async for`; `terminal` is set afterwards.
 
     An async context manager: entering it submits, leaving it before the end cancels. The iteration
-    ends with the operation, however that ended; `terminal` says how.
+    ends with the operation, however that ended; `terminal` says how. Without a `window`, or with a
+    worker that keeps none, events that are not read pile up here.
     """
 
     def __init__(self, submit: Submit, window: int | None = None) -> None:
@@ -80,6 +81,8 @@ class OperationStream:
         return self
 
     async def __anext__(self) -> bytes:
+        if self._waiter is not None:
+            raise RuntimeError("a stream has one reader at a time")
         while not self._events:
             if self.terminal is not None:
                 raise StopAsyncIteration

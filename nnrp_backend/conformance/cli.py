@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import ssl
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
@@ -18,16 +17,10 @@ from nnrp_backend.conformance.planner import make_plan
 from nnrp_backend.conformance.recipe import Recipe, builtin_recipes, load_recipes
 from nnrp_backend.conformance.report import Report, id_width, rows
 from nnrp_backend.conformance.runner import CASE_TIMEOUT, Connect, Played, play_all
+from nnrp_backend.options import POSITIVE_SECONDS, EndpointType, client_tls, client_tls_options
 from nnrp_backend.profile.capabilities import CapabilityRecord
 from nnrp_backend.profile.errors import ProfileError
-from nnrp_backend.transport.endpoint import Endpoint, EndpointError, Scheme
-
-
-def _endpoint(ctx: click.Context, param: click.Parameter, value: str) -> Endpoint:
-    try:
-        return Endpoint.parse(value)
-    except EndpointError as error:
-        raise click.BadParameter(str(error)) from error
+from nnrp_backend.transport.endpoint import Endpoint
 
 
 def _settings(ctx: click.Context, param: click.Parameter, values: Sequence[str]) -> dict[str, str]:
@@ -40,13 +33,8 @@ def _settings(ctx: click.Context, param: click.Parameter, values: Sequence[str])
     return settings
 
 
-_FILE = click.Path(exists=True, dir_okay=False)
-
-
 @click.command()
-@click.option(
-    "--endpoint", required=True, metavar="URL", callback=_endpoint, help="The worker to judge."
-)
+@click.option("--endpoint", required=True, type=EndpointType(), help="The worker to judge.")
 @click.option(
     "--recipes",
     type=click.Path(exists=True, file_okay=False, path_type=Path),
@@ -73,14 +61,12 @@ _FILE = click.Path(exists=True, dir_okay=False)
 )
 @click.option(
     "--timeout",
-    type=click.FloatRange(min=0, min_open=True),
+    type=POSITIVE_SECONDS,
     default=CASE_TIMEOUT,
     show_default=True,
     help="Seconds for each case.",
 )
-@click.option("--tls-ca", type=_FILE, help="Trust this CA instead of the system's.")
-@click.option("--tls-cert", type=_FILE, help="Our own certificate, where one is wanted.")
-@click.option("--tls-key", type=_FILE, help="Its key, when the certificate's file has none.")
+@client_tls_options
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object, not a table.")
 def conformance(
     *,
@@ -101,7 +87,8 @@ def conformance(
     Exits 0 when every selected case passed, 1 when one failed or was skipped, none was selected
     or the worker cannot be reached, and 2 when the command itself is wrong.
     """
-    connect = partial(NnrpClient, endpoint, ssl=_tls(endpoint, tls_ca, tls_cert, tls_key))
+    tls = client_tls(endpoint, ca=tls_ca, cert=tls_cert, key=tls_key)
+    connect = partial(NnrpClient, endpoint, ssl=tls)
     try:
         chosen = load_recipes(recipes) if recipes else builtin_recipes()
         run = _run(connect, chosen, capabilities, model, settings, timeout, quiet=as_json)
@@ -158,22 +145,6 @@ def _read_record(path: Path) -> CapabilityRecord:
         return CapabilityRecord.from_document(document, adapter=str(name or path.stem))
     except (OSError, msgspec.DecodeError, ProfileError) as error:
         raise CapabilityError(str(path), str(error)) from error
-
-
-def _tls(
-    endpoint: Endpoint, ca: str | None, cert: str | None, key: str | None
-) -> ssl.SSLContext | None:
-    if endpoint.scheme is not Scheme.TLS:
-        if ca or cert or key:
-            raise click.UsageError("--tls-ca, --tls-cert and --tls-key are for tls:// endpoints")
-        return None
-    try:
-        context = ssl.create_default_context(cafile=ca)
-        if cert is not None:
-            context.load_cert_chain(cert, key)
-    except ssl.SSLError as error:
-        raise click.UsageError(f"the TLS files cannot be used: {error}") from error
-    return context
 
 
 def _write(path: Path, report: Report) -> None:

@@ -71,6 +71,8 @@ class ExpectedDiagnostics(msgspec.Struct, frozen=True, forbid_unknown_fields=Tru
     presence: Literal["required", "forbidden"]
     first: bool = False
     """Must it precede every other event?"""
+    strict: bool = False
+    """Is a member that this implementation does not know a finding?"""
     fields: dict[str, Any] = {}
 
 

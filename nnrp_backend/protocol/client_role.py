@@ -276,11 +276,17 @@ class ClientConnection(ClientSessions):
         if not operation or operation.frame_id != frame_id:
             self._in_flight(packet, operation_id)
             return
-        if body_bytes != len(body) or flags & ~_PARTIAL_FLAGS or not body:
-            raise RemoteProtocolError("body or flags contradict the metadata")
         if operation.state is not OperationState.ACTIVE or sequence < operation.result_sequence:
             self.counters.late_events += 1
             return
+        if body_bytes != len(body) or flags & ~_PARTIAL_FLAGS:
+            # The stream has a hole now, and to go on would hide it.
+            detail = "body or flags contradict the metadata"
+            self.cancel(operation, CancelReason.UNSPECIFIED)
+            self._ended(operation, Outcome.FAILED, diagnostic=f"unreadable event: {detail}")
+            raise RemoteProtocolError(detail)
+        if not body:
+            raise RemoteProtocolError("an event without a body")
         operation.result_sequence = sequence
         if body[0] != 0x7B:
             body = _typed_or_opaque(body)

@@ -112,10 +112,12 @@ class ServerOperation:
     # --- answering --------------------------------------------------------------------------------
 
     def set_credit(self, window: int | None) -> None:
-        """Set the event window, first from the envelope; None: unlimited."""
-        if not self.done:
+        """Set the first event window, which the envelope names; None: unlimited.
+
+        A CREDIT_UPDATE that came together with the submit is newer, and stays.
+        """
+        if not self.done and self._core.credit is None:
             self._link.core.set_credit(self._core, window)
-            self.wake()
 
     @property
     def ready(self) -> bool:
@@ -164,23 +166,24 @@ class ServerOperation:
         if not self.done and self._link.core.retry_after(self._core, ms):
             self._link.flush_soon()
 
-    def complete(self, body: bytes, status_code: int = 200) -> None:
+    def complete(self, body: bytes, status_code: int = 200) -> bool:
         """End with RESULT_PUSH. `body` is one terminal event as JSON. Costs no credit.
 
         A body that fits no packet becomes the error `result_too_large`; one for a client that has
-        yet to read hundreds of megabytes, a drop for back-pressure.
+        yet to read hundreds of megabytes, a drop for back-pressure: then it returns False.
         """
         if self.done:
-            return
+            return False
         if not self._link.has_room(len(body)):
             self.drop(DropReason.BACKPRESSURE, "the client does not read")
-            return
+            return False
         try:
-            self._link.core.complete(self._core, body, status_code)
+            sent = self._link.core.complete(self._core, body, status_code)
         except PacketTooLarge as error:
             self._too_large(error)
-        else:
-            self._finish()
+            return False
+        self._finish()
+        return sent
 
     def drop(self, reason: int, diagnostic: str = "") -> None:
         """End with RESULT_DROP_REASON, in the form that answers a CANCEL when there was one.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import logging
 import ssl as ssl_module
 from collections.abc import Callable
@@ -10,7 +11,11 @@ from itertools import count
 from typing import Final
 
 from nnrp_backend.protocol.config import ServerConfig
-from nnrp_backend.protocol.constants import PressureLevel, PressureReason
+from nnrp_backend.protocol.constants import (
+    SERVED_CAPABILITIES,
+    PressureLevel,
+    PressureReason,
+)
 from nnrp_backend.protocol.server_role import ServerConnection
 from nnrp_backend.server.link import RETRY_AFTER_MS, ServerLink
 from nnrp_backend.server.operation import ServerOperation
@@ -37,7 +42,8 @@ class NnrpServer:
         max_sessions: sessions per connection.
         max_connections: connections; further ones are closed at once.
         handshake_timeout: seconds a new connection has for TLS, and again for its hello.
-        config: settings of the protocol core, in place of the four above.
+        capabilities: what foreign clients are granted if they ask; our own know what to expect.
+        config: settings of the protocol core, in place of all above but `max_connections`.
     """
 
     def __init__(
@@ -48,6 +54,7 @@ class NnrpServer:
         max_sessions: int = 64,
         max_connections: int = 256,
         handshake_timeout: float = 5.0,
+        capabilities: frozenset[str] = SERVED_CAPABILITIES,
         config: ServerConfig | None = None,
     ) -> None:
         self.service = service
@@ -58,16 +65,17 @@ class NnrpServer:
         """Connections closed at once, over the limit or while draining."""
         self._refusing = False
         self._max_connections = max_connections
-        self._session_ids = count(1)
-        self._config = config or ServerConfig(
+        config = config or ServerConfig(
             max_in_flight=max_in_flight,
             max_sessions=max_sessions,
             handshake_timeout=handshake_timeout,
-            next_session_id=self._session_ids.__next__,
+            capabilities=capabilities,
         )
+        allocate = config.next_session_id or count(1).__next__
+        self._config = dataclasses.replace(config, next_session_id=allocate)
         self._listeners: list[Listener] = []
         self._links: set[ServerLink] = set()
-        self._idle: asyncio.Event | None = None
+        self._idle = asyncio.Event()
         self._capacity: int | None = None
         self._reported_full = False
         self._report: asyncio.TimerHandle | None = None
@@ -130,7 +138,7 @@ class NnrpServer:
     async def _wait_idle(self, timeout: float) -> None:
         if self.in_flight == 0 or timeout <= 0:
             return
-        self._idle = asyncio.Event()
+        self._idle.clear()
         try:
             async with asyncio.timeout(timeout):
                 await self._idle.wait()
@@ -149,10 +157,6 @@ class NnrpServer:
                 link.close()
         if links:
             await asyncio.wait([link.closed for link in links])
-
-    def abort_connection(self, operation: ServerOperation) -> None:
-        """Close the operation's whole connection at once, as if the process had died."""
-        operation.abort_connection()
 
     # --- capacity ---------------------------------------------------------------------------------
 
@@ -181,7 +185,7 @@ class NnrpServer:
         link.flush_soon()
 
     def _report_soon(self) -> None:
-        if self._capacity is None:
+        if self._capacity is None or self.draining:
             return
         if (self.in_flight >= self._capacity) is not self._reported_full:
             self._report_now()
@@ -220,6 +224,6 @@ class NnrpServer:
 
     def operation_ended(self) -> None:
         self.in_flight -= 1
-        if self.in_flight == 0 and self._idle is not None:
+        if self.in_flight == 0:
             self._idle.set()
         self._report_soon()

@@ -10,8 +10,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Iterable
-from typing import Any
+from collections.abc import Iterable
 
 __all__ = ["MemoryTransport", "connect_pair"]
 
@@ -154,7 +153,3 @@ def connect_pair(
     right.connection_made(ends[1])
     left.connection_made(ends[0])
     return ends
-
-
-#: How a client gets a transport: it is given a protocol factory and returns what it made.
-Dialer = Callable[[Callable[[], asyncio.Protocol]], Any]

@@ -36,6 +36,23 @@ class TestBody:
         )
 
 
+@pytest.mark.parametrize(
+    "error",
+    [
+        ApiError.unknown_route("GET", "/" + "x" * 10_000),
+        ApiError.method_not_allowed("PUT", "/v1/models/" + "x" * 10_000),
+        ApiError.unsupported_media_type("x" * 10_000),
+        ApiError.unsupported_coding("x" * 10_000),
+        ApiError.unknown_model("x" * 10_000),
+        ApiError.unsupported_operation("x" * 10_000),
+    ],
+    ids=lambda error: error.code,
+)
+def test_a_users_own_words_are_repeated_in_part(error: ApiError) -> None:
+    assert "xxx..." in error.message
+    assert len(error.message) < 500
+
+
 class TestHeaders:
     @pytest.mark.parametrize(
         ("ms", "seconds"), [(1, "1"), (999, "1"), (1000, "1"), (1001, "2"), (60_000, "60")]
@@ -62,6 +79,7 @@ class TestFactories:
             (ApiError.method_not_allowed("PUT", "/v1/models"), 405, "method_not_allowed"),
             (ApiError.body_too_large(10), 413, "request_too_large"),
             (ApiError.unsupported_media_type("text/plain"), 415, "unsupported_media_type"),
+            (ApiError.unsupported_coding("gzip"), 415, "unsupported_content_encoding"),
             (ApiError.unknown_model("m"), 404, "model_not_found"),
             (ApiError.unsupported_operation("m"), 404, "unsupported_operation"),
             (ApiError.no_worker(), 503, "no_backend"),

@@ -89,8 +89,9 @@ async def test_a_second_signal_ends_at_once() -> None:
     with worker("--listen", TCP) as (process, ready):
         async with (
             NnrpClient(ready["listen"][0]) as client,
-            client.stream(payload("/sim hang=1")),
+            client.stream(payload("/sim tokens=1000000 delay_ms=5")) as stream,
         ):
+            await anext(stream)  # what comes after the signal is refused, and holds up nothing
             process.process.send_signal(signal.SIGTERM)
             await until(lambda: client.draining)
             process.process.send_signal(signal.SIGINT)
@@ -135,7 +136,9 @@ async def test_tls_with_client_certificates(certificates: Certificates) -> None:
         (["--listen", "unix://relative"], "the path must be absolute"),
         (["--levels", "1,4"], "'1,4' is not a list of 1, 2 and 3, such as 1,3"),
         (["--levels", ""], "'' is not a list"),
-        (["--max-operations", "0"], "0 is not in the range x>=1"),
+        (["--max-operations", "0"], "0 is not in the range 1<=x<=65535"),
+        (["--max-operations", "65536"], "65536 is not in the range"),
+        (["--drain-timeout", "nan"], "nan is no duration"),
         (["--drain-timeout", "-1"], "-1.0 is not in the range x>=0"),
         (["--stall-timeout", "0"], "0.0 is not in the range x>0"),
         (["--engine", "magic"], "'magic' is not one of 'sim', 'vllm'"),
@@ -143,7 +146,7 @@ async def test_tls_with_client_certificates(certificates: Certificates) -> None:
         (["--listen", "tls://127.0.0.1:0"], "a tls:// endpoint needs --tls-cert"),
         (["--tls-cert", __file__], "are for tls:// endpoints"),
         (["--tls-cert", "/nowhere"], "File '/nowhere' does not exist"),
-        (["--listen", "tls://x:1", "--tls-cert", __file__], "--tls-cert"),
+        (["--listen", "tls://x:1", "--tls-cert", __file__], f"{__file__}: OpenSSL cannot use it"),
     ],
 )
 def test_a_wrong_command_line(arguments: list[str], reason: str) -> None:
@@ -255,7 +258,9 @@ def test_somebody_silent(command: str) -> None:
         ([], "Missing argument 'URL'"),
         (["nonsense"], "invalid endpoint 'nonsense'"),
         (["tcp://x:1", "--timeout", "0"], "0.0 is not in the range x>0"),
+        (["tcp://x:1", "--timeout", "inf"], "inf is no duration"),
         (["tcp://x:1", "--tls-ca", __file__], "are for tls:// endpoints"),
+        (["tls://x:1", "--tls-ca", __file__], f"{__file__}: OpenSSL cannot"),
     ],
 )
 def test_a_wrong_question(command: str, arguments: list[str], reason: str) -> None:

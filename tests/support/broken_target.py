@@ -95,7 +95,6 @@ class Target:
 
     fault: Fault = honest
     record: CapabilityRecord = RECORD
-    server: NnrpServer | None = None
     operations: list[ServerOperation] = field(default_factory=list)
     tasks: TaskSet = field(default_factory=lambda: TaskSet("target"))
 
@@ -127,9 +126,8 @@ class Target:
         return Asked(envelope)
 
     def _end(self, operation: ServerOperation, answer: Answer) -> None:
-        assert self.server is not None
         if answer.dies:
-            self.server.abort_connection(operation)
+            operation.abort_connection()
         elif answer.drop is not None:
             operation.drop(answer.drop, "scripted")
         elif answer.end is not None:
@@ -174,12 +172,12 @@ async def serving(
     target: Target, listen: str = "tcp://127.0.0.1:0", *, ssl: SSLContext | None = None
 ) -> AsyncIterator[Endpoint]:
     """Serve a target, on a free port by default; yield its endpoint."""
-    target.server = NnrpServer(target)
-    endpoint = await target.server.listen(listen, ssl=ssl)
+    server = NnrpServer(target)
+    endpoint = await server.listen(listen, ssl=ssl)
     try:
         yield endpoint
     finally:
-        await target.server.close(drain_timeout=0)
+        await server.close(drain_timeout=0)
         target.tasks.cancel_all()
         await target.tasks.join()
 

@@ -12,12 +12,14 @@ CLIENT_HELLO = struct.Struct("<BBHIIIIIIHHHHIIHHHHIII")
 SESSION_OPEN = struct.Struct("<IHBBIIIHHIIIIQ")
 FRAME_SUBMIT = struct.Struct("<HHHHHHBBBBHHIIIIIQIBBBBIIIHH")
 CONTROL = struct.Struct("<QQHBBIQ")
+CAPABILITY_LIST = struct.Struct("<HHHHQQII")
 PRELUDE = struct.Struct("<8I")
 DESCRIPTOR = struct.Struct("<HBBIIHHII")
 
 HELLO, HELLO_ACK, OPEN, OPEN_ACK = 0x01, 0x02, 0x07, 0x08
 SUBMIT, RESULT, PROBE, PROBE_ACK = 0x10, 0x12, 0x19, 0x1A
 CANCEL, PARTIAL, TRACE, DROP = 0x30, 0x38, 0x3F, 0x40
+NEGOTIATE, DEGRADE = 0x3B, 0x3C
 
 
 class Packet(NamedTuple):
@@ -58,6 +60,25 @@ def submit_bare(session: int, operation: int, json: bytes) -> bytes:
 
 def cancel(session: int, operation: int, sequence: int = 1) -> bytes:
     return packet(CANCEL, CONTROL.pack(operation, sequence, 1, 1, 1, 0, 0), b"", session, operation)
+
+
+def negotiate(session: int, *tokens: str) -> bytes:
+    """CAPABILITY_NEGOTIATION at session scope; less may be granted."""
+    body = b"".join(
+        struct.pack("<H", len(token)) + token.encode("ascii") for token in sorted(tokens)
+    )
+    meta = CAPABILITY_LIST.pack(0, len(tokens), 0, 0, 0, 0, len(body), 2)
+    return packet(NEGOTIATE, meta, body, session)
+
+
+def tokens(body: bytes) -> set[str]:
+    """The tokens of a capability list."""
+    found = set()
+    while body:
+        (length,) = struct.unpack_from("<H", body)
+        found.add(body[2 : 2 + length].decode("ascii"))
+        body = body[2 + length :]
+    return found
 
 
 def typed(json: bytes) -> bytes:

@@ -97,8 +97,8 @@ class FakeOperation:
         if not self.done:
             self.sent.append(("retry_after", ms))
 
-    def complete(self, body: bytes, status_code: int = 200) -> None:
-        self._end("complete", json.loads(body), status_code)
+    def complete(self, body: bytes, status_code: int = 200) -> bool:
+        return self._end("complete", json.loads(body), status_code)
 
     def drop(self, reason: int, diagnostic: str = "") -> None:
         self._end("drop", reason)
@@ -112,8 +112,10 @@ class FakeOperation:
         assert self.handler is not None
         self.handler.on_cancel(reason, True)
 
-    def _end(self, *entry: Any) -> None:
-        if not self.done:
-            self.sent.append(entry)
-            self.done = True
-            self._granted.set()
+    def _end(self, *entry: Any) -> bool:
+        if self.done:
+            return False
+        self.sent.append(entry)
+        self.done = True
+        self._granted.set()
+        return True

@@ -98,6 +98,8 @@ def _take_value(text: str, start: int, key: str) -> tuple[str, int]:
             _, end = _JSON.raw_decode(text, start)
         except ValueError as error:
             raise _refuse(f"{key} is not valid JSON: {error}") from None
+        except RecursionError:
+            raise _refuse(f"{key} is nested too deeply") from None
         if text[end : end + 1].strip():
             raise _refuse(f"no space after {key}")
     else:
@@ -132,6 +134,8 @@ def _text(raw: str) -> str:
     text = json.loads(raw) if raw.startswith('"') else raw
     if not text:
         raise ValueError("a text is expected")
+    if any("\ud800" <= character <= "\udfff" for character in text):
+        raise ValueError("half a surrogate pair cannot be sent")
     return str(text)
 
 

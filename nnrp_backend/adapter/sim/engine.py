@@ -15,7 +15,7 @@ from nnrp_backend.adapter.sim.chunks import (
     LogprobOptions,
     completion,
 )
-from nnrp_backend.adapter.sim.directives import Script, parse_script
+from nnrp_backend.adapter.sim.directives import MAX_PIECES, Script, parse_script
 from nnrp_backend.adapter.sim.generation import Piece
 from nnrp_backend.adapter.sim.request import ChatRequest, StreamOptions, read_request
 from nnrp_backend.adapter.sim.run import Run, scripted_error
@@ -98,6 +98,11 @@ class SimEngine:
                 for index, piece in pieces:
                     made[index].append(piece)
                 await job.run.pace()
+                if job.run.steps_taken * len(made) > MAX_PIECES:
+                    raise ProfileError(
+                        ErrorCode.RESULT_TOO_LARGE,
+                        f"the choices have more than {MAX_PIECES} tokens together",
+                    )
         choices = list(zip(job.run.choices, made, strict=True))
         return completion(job.identity, choices, job.logprobs, job.run.usage())
 

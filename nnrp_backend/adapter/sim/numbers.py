@@ -25,11 +25,11 @@ def choose_number(schema: dict[str, Any], *, integer: bool) -> int | float | Non
     try:
         bounds = _read_bounds(schema)
         step = _read_step(schema, integer=integer)
-    except ValueError:
-        return None
-    for value in (*PREFERRED, *_candidates(bounds, step)):
-        if bounds.hold(value) and (step is None or value % step == 0):
-            return _plain(value, bounds)
+        for value in (*PREFERRED, *_candidates(bounds, step)):
+            if bounds.hold(value) and (step is None or value % step == 0):
+                return _plain(value, bounds)
+    except (ValueError, OverflowError):
+        pass  # Bounds that are no numbers, or past all floats, where JSON readers disagree.
     return None
 
 

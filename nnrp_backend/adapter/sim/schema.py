@@ -87,7 +87,11 @@ def generate(schema: Any) -> Any:
     Raises:
         SchemaError: the schema is outside the subset, or cannot be satisfied.
     """
-    return _Generator(schema).value(schema, "")
+    try:
+        return _Generator(schema).value(schema, "")
+    except RecursionError:
+        # Each reference may add the whole depth of a body.
+        raise SchemaError("", "the schema is nested too deeply") from None
 
 
 class _Generator:

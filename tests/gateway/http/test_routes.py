@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 from typing import Any
 
@@ -123,6 +124,27 @@ async def test_json_in_other_words(content_type: str) -> None:
         header = f"content-type: {content_type}\r\n"
         client.post("/v1/chat/completions", JSON_BODY, headers=header)
         await running.pool.next()
+
+
+@pytest.mark.parametrize("coding", ["gzip", "zstd", "identity, br"])
+async def test_an_encoded_body(coding: str) -> None:
+    async with edge() as running, await running.connect() as client:
+        client.post(
+            "/v1/chat/completions",
+            gzip.compress(json.dumps(CHAT).encode()),
+            headers=f"content-encoding: {coding}\r\n",
+        )
+        status, _, body = await client.json()
+        assert (status, body["error"]["code"]) == (415, "unsupported_content_encoding")
+        assert running.pool.submissions == []
+
+
+@pytest.mark.parametrize("coding", ["identity", "Identity", ""])
+async def test_a_body_that_says_it_is_not_encoded(coding: str) -> None:
+    async with edge() as running, await running.connect() as client:
+        client.chat(headers=f"content-encoding: {coding}\r\n")
+        (await running.pool.next()).answer(choices=[])
+        assert (await client.json())[0] == 200
 
 
 async def test_a_body_that_says_nothing_may_be_json() -> None:

@@ -5,6 +5,7 @@ Everything runs on both ways: the direct writer, and sse-starlette for other ser
 
 from __future__ import annotations
 
+import gc
 import json
 from typing import Any
 
@@ -12,7 +13,11 @@ import pytest
 from starlette.middleware.base import BaseHTTPMiddleware
 
 from gateway.errors import ApiError
-from gateway.observability.metrics import CancelPhase, RequestOutcome
+from gateway.http.chat_request import ChatRequest
+from gateway.http.direct import EXTENSION, DirectWriter
+from gateway.http.disconnect import DisconnectWatch
+from gateway.http.stream import TokenStream
+from gateway.observability.metrics import CancelPhase, RequestMeter, RequestOutcome
 from gateway.pool import OutcomeKind, TicketState
 from nnrp_backend.client import Terminal, TerminalKind
 from nnrp_backend.profile import events
@@ -80,12 +85,20 @@ async def test_an_answer_that_is_complete_at_once(way: Way) -> None:
         assert await client.chunks() == sse("a") + sse("b") + DONE
 
 
-async def test_an_answer_without_events_is_an_empty_stream(way: Way) -> None:
+async def test_an_answer_without_a_chunk_is_no_empty_stream(way: Way) -> None:
+    # The worker declares that every chunk comes with an event.
     async with edge(way) as running, await running.connect() as client:
-        client.chat(stream=True)
-        (await running.pool.next()).answer(usage=USAGE)
-        assert (await client.head())[0] == 200
-        assert await client.chunks() == DONE
+        for number, told in enumerate([(), (events.text_delta(0, "lost"),)], start=1):
+            client.chat(stream=True)
+            submission = await running.pool.next(number)
+            if told:
+                submission.events(*told)
+                assert submission.cancelled
+            else:
+                submission.answer(usage=USAGE)
+            status, _, body = await client.json()
+            assert (status, body["error"]["code"]) == (502, "backend_error")
+        await until(lambda: outcomes(running) == {"worker": 2})
 
 
 async def test_the_connection_is_kept_for_the_next_request(way: Way) -> None:
@@ -297,6 +310,19 @@ async def test_leaving_mid_stream_cancels(way: Way) -> None:
         assert len(running.open) == 0
 
 
+async def test_a_client_that_has_just_left_is_not_submitted(
+    way: Way, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(DisconnectWatch, "start", lambda watch: False)
+    async with edge(way) as running:
+        async with await running.connect() as client:
+            client.chat(stream=True)
+            await until(lambda: outcomes(running, "") == {"cancelled": 1})
+        assert running.pool.submissions == []
+        assert running.metrics.in_flight == 0
+        assert len(running.open) == 0
+
+
 async def test_leaving_after_a_large_request_cancels(way: Way) -> None:
     async with edge(way) as running:
         async with await running.connect() as client:
@@ -384,6 +410,20 @@ async def test_silence_is_filled_with_comments(way: Way) -> None:
         assert await client.chunk() == KEEP_ALIVE
 
 
+async def test_events_that_say_nothing_to_the_client_are_silence(way: Way) -> None:
+    async with edge(way) as running, await running.connect() as client:
+        client.chat(stream=True)
+        submission = await running.pool.next()
+        submission.events(text("a"))
+        await client.head()
+        assert await client.chunk() == sse("a")
+        running.tick(1)  # sees the event
+        running.tick(8)
+        submission.events(b'{"type":"response.something_new"}')
+        running.tick(7)
+        assert await client.chunk() == KEEP_ALIVE
+
+
 async def test_before_the_grace_nothing_is_sent(way: Way) -> None:
     async with edge(way) as running, await running.connect() as client:
         client.chat(stream=True)
@@ -410,6 +450,15 @@ async def test_credit_is_granted_anew_at_half_of_the_window(way: Way) -> None:
         submission.events(*[text("a")] * 4)
         await client.chunk()
         await until(lambda: submission.grants == [8, 8])
+
+
+async def test_diagnostics_cost_credit_too(way: Way) -> None:
+    async with edge(way, stream={"credit": 2}) as running, await running.connect() as client:
+        client.chat(stream=True)
+        submission = await running.pool.next()
+        # With the window used up and none granted, the first token would never come.
+        submission.events(events.diagnostics({}), events.diagnostics({}))
+        assert submission.grants == [2]
 
 
 async def test_the_first_window_is_in_the_envelope(way: Way) -> None:
@@ -464,6 +513,46 @@ async def test_a_reader_stalled_for_too_long_is_cancelled(way: Way) -> None:
         assert not rest.endswith(b"0\r\n\r\n"), "a cut stream must not look complete"
 
 
+async def test_clients_that_leave_or_stall_put_no_traceback_into_the_log(
+    way: Way, caplog: pytest.LogCaptureFixture
+) -> None:
+    # Their connection breaks before the stream has become direct, or they take nothing for ever.
+    stream = {"send_timeout": 0.05, "unsent_bytes": 1 << 30}
+    async with (
+        edge(way, wrap=_Rebuild, stream=stream) as running,
+        await running.connect() as leaving,
+        await running.connect() as stalled,
+    ):
+        leaving.chat(stream=True)
+        left = await running.pool.next()
+        left.events(text("a"))
+        await leaving.head()
+        stalled.writer.transport.pause_reading()  # type: ignore[attr-defined]
+        stalled.chat(stream=True)
+        given_up = await running.pool.next(2)
+        await leaving.close()
+        for _ in range(40):
+            given_up.events(text("x" * 300_000))
+            await turns(5)
+        await until(lambda: left.cancelled and given_up.cancelled)
+        await until(lambda: not running.server.server_state.tasks)
+    assert running.metrics.in_flight == 0
+    assert [record for record in caplog.records if record.exc_info] == []
+
+
+class _Rebuild:
+    """A middleware that makes a start message of its own: the writer stays unattached."""
+
+    def __init__(self, app: Any) -> None:
+        self.app = app
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        async def rebuild(message: Any) -> None:
+            await send({key: value for key, value in message.items() if key != EXTENSION})
+
+        await self.app(scope, receive, rebuild)
+
+
 async def test_a_stalled_reader_of_the_last_bytes_does_not_wait_for_ever() -> None:
     async with edge("direct") as running, await running.connect() as client:
         client.writer.transport.pause_reading()  # type: ignore[attr-defined]
@@ -478,6 +567,24 @@ async def test_a_stalled_reader_of_the_last_bytes_does_not_wait_for_ever() -> No
         running.tick(1)
         assert len(running.open) == 0
         assert running.metrics.stalled_readers == 1
+
+
+async def test_one_event_over_the_bound_is_no_sign_of_a_slow_reader(way: Way) -> None:
+    async with (
+        edge(way, stream={"unsent_bytes": 65536}) as running,
+        await running.connect() as client,
+    ):
+        client.chat(stream=True)
+        submission = await running.pool.next()
+        large = "x" * 1_000_000
+        submission.events(text(large))  # before the answer has begun
+        await client.head()
+        assert await client.chunk() == sse(large)
+        submission.events(text(large))
+        assert await client.chunk() == sse(large)
+        submission.answer(usage=USAGE)
+        assert await client.chunks() == DONE
+        assert running.metrics.stalled_readers == 0
 
 
 async def test_a_worker_without_credit_is_cancelled_above_the_bound() -> None:
@@ -600,6 +707,26 @@ async def test_nobody_else_gets_diagnostics(way: Way) -> None:
         assert "server-timing" not in headers
         assert "x-nnrp-worker" not in headers
         assert await client.chunks() == sse("a") + DONE
+
+
+async def test_a_finished_stream_leaves_nothing_to_the_garbage_collector() -> None:
+    async with edge() as running, await running.connect() as client:
+        gc.collect()
+        gc.disable()
+        try:
+            for number in range(1, 4):
+                client.chat(stream=True)
+                submission = await running.pool.next(number)
+                submission.events(text("a"))
+                submission.answer(usage=USAGE)
+                await client.head()
+                await client.chunks()
+            del submission
+            running.pool.submissions.clear()
+            kinds = TokenStream, ChatRequest, DirectWriter, RequestMeter
+            await until(lambda: not [o for o in gc.get_objects() if isinstance(o, kinds)])
+        finally:
+            gc.enable()
 
 
 async def test_its_repr_tells_state_and_way(way: Way) -> None:

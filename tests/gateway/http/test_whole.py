@@ -9,6 +9,7 @@ import pytest
 
 from gateway.errors import ApiError
 from gateway.http import whole
+from gateway.http.disconnect import DisconnectWatch
 from gateway.observability.metrics import CancelPhase
 from gateway.pool import OutcomeKind, TicketState
 from nnrp_backend.client import Terminal, TerminalKind
@@ -120,6 +121,19 @@ async def test_leaving_cancels(way: Way, state: TicketState, phase: CancelPhase)
         assert running.metrics.cancels[phase] == 1
         assert sum(running.metrics.cancels.values()) == 1
         assert outcomes(running, "") == {"cancelled": 1}
+        assert len(running.open) == 0
+
+
+async def test_a_client_that_has_just_left_is_not_submitted(
+    way: Way, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(DisconnectWatch, "start", lambda watch: False)
+    async with edge(way) as running:
+        async with await running.connect() as client:
+            client.chat()
+            await until(lambda: outcomes(running, "") == {"cancelled": 1})
+        assert running.pool.submissions == []
+        assert running.metrics.in_flight == 0
         assert len(running.open) == 0
 
 

@@ -7,14 +7,19 @@ import pytest
 from gateway.pool.backend import Backend, BackendState, WorkerSpec
 from gateway.pool.backoff import Backoff
 from gateway.pool.interfaces import Worker
-from nnrp_backend.client import ClientListener, NotConnected
+from nnrp_backend.client import ClientListener, ConnectError, NotConnected
 from nnrp_backend.profile.capabilities import CapabilityRecord
 from nnrp_backend.profile.operations import CHAT, EMBEDDINGS
 from nnrp_backend.transport.tasks import TaskSet
 from tests.support.fake_worker import FakeClient, FakeClock, record
-from tests.support.waiting import until
+from tests.support.waiting import turns, until
 
 SPEC = WorkerSpec(endpoint="unix:///w1")
+
+
+def hours() -> Backoff:
+    """A pause that no test lives to see the end of."""
+    return Backoff(first=36_000.0, longest=36_000.0)
 
 
 class Bench:
@@ -30,8 +35,7 @@ class Bench:
             connect=self.connect,
             clock=self.clock,
             on_change=self.changed,
-            backoff=lambda: Backoff(first=0.0, longest=0.0),
-            **options,
+            **{"backoff": lambda: Backoff(first=0.0, longest=0.0), **options},
         )
 
     def connect(self, listener: ClientListener) -> FakeClient:
@@ -141,6 +145,14 @@ class TestWhatItServes:
         bench.attach(record("m")).lose()
         assert bench.backend.serves("m", CHAT)
         assert not bench.backend.is_usable()
+
+    def test_what_listens_there_next_is_not_bound_by_it(self) -> None:
+        bench = Bench()
+        bench.attach(record("m")).lose()
+        bench.attach(None, ours=False)
+        assert bench.backend.worker == Worker("unix:///w1", ours=False, final_chunks=False)
+        assert list(bench.backend.models()) == []
+        assert bench.backend.serves("anything", CHAT)
 
     def test_a_card_without_an_id_is_no_model(self) -> None:
         bench = Bench()
@@ -301,6 +313,52 @@ class TestRunning:
         await until(bench.backend.is_usable)
         assert bench.backend.client is bench.clients[-1]
         assert bench.backend.connects == 2
+        tasks.cancel_all()
+        await tasks.join()
+
+    async def test_a_wake_ends_a_pause(self) -> None:
+        bench, tasks = Bench(backoff=hours), TaskSet("test")
+        bench.next_client = lambda listener: FakeClient(listener, refuses=True)
+        tasks.start(bench.backend.run(), name="run")
+        await until(lambda: bench.backend.last_error)
+        bench.backend.wake()
+        await until(lambda: len(bench.clients) == 2)
+        bench.next_client = lambda listener: FakeClient(listener, capabilities=record("m"))
+        bench.backend.wake()
+        await until(bench.backend.is_usable)
+        tasks.cancel_all()
+        await tasks.join()
+
+    async def test_a_wake_during_an_attempt_is_not_lost(self) -> None:
+        bench, tasks = Bench(backoff=hours), TaskSet("test")
+
+        class TooEarly(FakeClient):
+            async def connect(self) -> None:
+                bench.backend.wake()
+                bench.next_client = lambda listener: FakeClient(listener, capabilities=record("m"))
+                raise ConnectError("fake", "refused")
+
+        bench.next_client = TooEarly
+        tasks.start(bench.backend.run(), name="run")
+        await until(bench.backend.is_usable)
+        assert len(bench.clients) == 2
+        tasks.cancel_all()
+        await tasks.join()
+
+    async def test_a_worker_that_accepts_and_dies_at_once_is_not_hammered(self) -> None:
+        bench, tasks = Bench(backoff=hours), TaskSet("test")
+        bench.next_client = lambda listener: FakeClient(listener, capabilities=record("m"))
+        tasks.start(bench.backend.run(), name="run")
+        await until(bench.backend.is_usable)
+        bench.clients[0].lose()
+        await turns(20)
+        assert len(bench.clients) == 1, "its connection lived for no second: a pause comes first"
+        bench.backend.wake()
+        await until(bench.backend.is_usable)
+        bench.clock.advance(1.0)
+        bench.clients[1].lose()
+        await until(bench.backend.is_usable)
+        assert len(bench.clients) == 3, "this one lived: no pause"
         tasks.cancel_all()
         await tasks.join()
 

@@ -14,6 +14,7 @@ from gateway.pool import (
     TicketState,
     WorkerSpec,
 )
+from gateway.pool.backoff import Backoff
 from nnrp_backend.client import Terminal, TerminalKind
 from nnrp_backend.profile import events
 from nnrp_backend.profile.operations import CHAT, EMBEDDINGS
@@ -608,6 +609,25 @@ class TestLifecycle:
         await pool.close()
         assert clients[0].closed
         assert not pool.ready
+
+    async def test_a_wake_is_for_the_worker_of_that_name(self) -> None:
+        clients: list[FakeClient] = []
+
+        def connect(spec: WorkerSpec, listener: Any) -> FakeClient:
+            clients.append(FakeClient(listener, refuses=True))
+            return clients[-1]
+
+        names = ("w0", "w1")
+        pool = Pool([WorkerSpec(endpoint=f"unix:///{n}", name=n) for n in names], connect=connect)
+        for worker in pool.workers:
+            worker._refusals = Backoff(first=36_000.0, longest=36_000.0)
+        await pool.start()
+        await until(lambda: len(clients) == 2)
+        pool.wake("w1")
+        pool.wake("no such")
+        await until(lambda: len(clients) == 3)
+        assert clients[2].listener is pool.workers[1]
+        await pool.close()
 
     async def test_a_closing_pool_refuses(self) -> None:
         pool = self.pool([])

@@ -1,3 +1,6 @@
+import gc
+import weakref
+
 import pytest
 
 from gateway.pool import OutcomeKind, TicketState
@@ -63,6 +66,31 @@ def test_the_request_is_let_go_of_at_the_first_event() -> None:
     assert ticket.request is not None
     client.operations[0].send(DELTA)
     assert ticket.request is None
+
+
+@pytest.mark.parametrize("end", ["answered", "refused", "cancelled"])
+def test_sink_and_ticket_may_hold_each_other_until_the_end(end: str) -> None:
+    class Holder(FakeSink):
+        ticket: object = None
+
+    gc.collect()
+    gc.disable()
+    try:
+        bench = PoolBench(1)
+        client = bench.attach()
+        sink = Holder()
+        ticket = sink.ticket = bench.submit_to(sink, "other" if end == "refused" else "m")
+        if end == "cancelled":
+            ticket.cancel()
+        for operation in tuple(client.operations):
+            operation.end(answer())
+        client.submitted.clear()
+        gone = weakref.ref(sink)
+        del sink, ticket
+        operation = None
+        assert gone() is None
+    finally:
+        gc.enable()
 
 
 def test_time_in_the_queue_is_counted() -> None:

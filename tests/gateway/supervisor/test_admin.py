@@ -35,10 +35,25 @@ def lifecycle() -> Lifecycle:
 
 
 @pytest.fixture
-def client(clock: Clock, lifecycle: Lifecycle) -> Iterator[httpx.Client]:
+def workers() -> list[str]:
+    """Those that can serve."""
+    return ["w"]
+
+
+@pytest.fixture
+def health(clock: Clock, lifecycle: Lifecycle, workers: list[str]) -> Health:
+    return Health(
+        lifecycle=lifecycle,
+        heartbeat=Heartbeat(Histogram((1,)), clock=clock),
+        can_serve=lambda: bool(workers),
+        stall_after=10,
+    )
+
+
+@pytest.fixture
+def client(health: Health) -> Iterator[httpx.Client]:
     registry = CollectorRegistry()
     Gauge("answer", "The answer.", registry=registry).set(42)
-    health = Health(lifecycle, Heartbeat(Histogram((1,)), clock=clock), stall_after=10)
     sock = socket.create_server(("127.0.0.1", 0))
     url = f"http://127.0.0.1:{sock.getsockname()[1]}"
     server = AdminServer(admin_app(health, registry), sock)
@@ -65,6 +80,20 @@ def test_probes_follow_the_phase(
     assert client.get("/readyz").status_code == ready
     assert client.get("/startupz").status_code == started
     assert client.get("/livez").status_code == 200
+
+
+def test_it_is_ready_only_while_some_worker_can_serve(
+    client: httpx.Client, lifecycle: Lifecycle, workers: list[str]
+) -> None:
+    lifecycle.phase = Phase.SERVING
+    workers.clear()
+    answer = client.get("/readyz")
+    assert (answer.status_code, answer.text) == (503, "no worker can serve\n")
+    # It has been started, and a restart would help nobody.
+    assert client.get("/startupz").status_code == 200
+    assert client.get("/livez").status_code == 200
+    workers.append("back")
+    assert client.get("/readyz").status_code == 200
 
 
 def test_a_probe_says_why(client: httpx.Client, lifecycle: Lifecycle) -> None:
@@ -97,8 +126,7 @@ def test_there_is_nothing_else(client: httpx.Client) -> None:
     assert (head.status_code, head.text) == (200, "")
 
 
-def test_stopping_it_frees_the_port(lifecycle: Lifecycle, clock: Clock) -> None:
-    health = Health(lifecycle, Heartbeat(Histogram((1,)), clock=clock), stall_after=10)
+def test_stopping_it_frees_the_port(health: Health) -> None:
     sock = socket.create_server(("127.0.0.1", 0))
     port = sock.getsockname()[1]
     server = AdminServer(admin_app(health, CollectorRegistry()), sock)

@@ -117,11 +117,12 @@ async def test_it_is_started_again_when_it_dies(child: Make) -> None:
     await worker.start()
     first = worker.pid
     assert first is not None
-    starts: list[None] = []
-    keeping = asyncio.create_task(worker.keep_running(lambda: starts.append(None)))
+    serving: list[int | None] = []
+    keeping = asyncio.create_task(worker.keep_running(lambda: serving.append(worker.pid)))
     os.kill(first, signal.SIGKILL)
-    await until(lambda: worker.pid not in (None, first))
-    assert len(starts) == 1
+    await until(lambda: serving)
+    assert serving == [worker.pid]
+    assert worker.pid not in (None, first)
     keeping.cancel()
 
 
@@ -137,11 +138,14 @@ async def test_it_is_started_again_until_it_works(
     first = worker.pid
     assert first is not None
     mark.unlink()
-    keeping = asyncio.create_task(worker.keep_running())
+    serving: list[int | None] = []
+    keeping = asyncio.create_task(worker.keep_running(lambda: serving.append(worker.pid)))
     os.kill(first, signal.SIGKILL)
     await until(lambda: "ended with code 7 before it was ready" in caplog.text)
+    assert serving == [], "a start that fails is none"
     mark.touch()
     await until(lambda: caplog.text.count("worker-0 is ready") == 2)
+    assert serving == [worker.pid]
     keeping.cancel()
 
 

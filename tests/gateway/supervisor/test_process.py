@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import signal
 import socket
 import sys
 import time
@@ -15,7 +17,8 @@ import httpx
 import pytest
 
 from gateway.config import GatewayConfig, WorkerConfig
-from gateway.supervisor.children import Child, WorkerStartError
+from gateway.pool.backoff import Backoff
+from gateway.supervisor.children import Child, Restarts, WorkerStartError
 from gateway.supervisor.process import Addresses, GatewayProcess, _spec
 from nnrp_backend.profile import events
 from nnrp_backend.profile.capabilities import CapabilityRecord, Extension, OperationCapability
@@ -137,12 +140,35 @@ async def test_a_port_in_use_is_said_before_anything_starts(run: Callable[..., R
         assert caught.value.strerror is not None
 
 
+async def test_while_a_child_starts_it_answers_503(run: Callable[..., Run], tmp_path: Path) -> None:
+    child = Child(
+        "worker-0",
+        [sys.executable, "-c", "import time; time.sleep(60)"],
+        socket_path=tmp_path / "s",
+    )
+    url, admin_url, ports = free_ports()
+    run(configured(f"unix://{tmp_path}/s", **ports), children=[child])
+    async with client(url) as api, client(admin_url) as admin:
+        await until_answering(admin)
+        answer = await api.post("/v1/chat/completions", json=CHAT)
+        assert (answer.status_code, "retry-after" in answer.headers) == (503, True)
+        assert (await admin.get("/startupz")).status_code == 503
+
+
+def free_ports() -> tuple[str, str, dict[str, Any]]:
+    """Find two ports that are free now; return their URLs and the sections that name them."""
+    with (
+        socket.create_server(("127.0.0.1", 0)) as one,
+        socket.create_server(("127.0.0.1", 0)) as other,
+    ):
+        ports = one.getsockname()[1], other.getsockname()[1]
+    public, admin = ports
+    sections = {"http": {"port": public}, "admin": {"port": admin}}
+    return f"http://127.0.0.1:{public}", f"http://127.0.0.1:{admin}", sections
+
+
 async def test_without_a_worker_it_answers_503_soon(run: Callable[..., Run]) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        url = f"http://127.0.0.1:{free.getsockname()[1]}"
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        admin_url = f"http://127.0.0.1:{free.getsockname()[1]}"
-    ports = {"http": {"port": int(url[17:])}, "admin": {"port": int(admin_url[17:])}}
+    url, admin_url, ports = free_ports()
     run(configured("tcp://127.0.0.1:1", **ports))
     async with client(url) as api, client(admin_url) as admin:
         await until_answering(admin)
@@ -213,6 +239,67 @@ async def test_a_child_that_cannot_start_ends_the_process(
     with pytest.raises(WorkerStartError, match="ended with code 9"):
         await process.task
     assert process.serving == []
+
+
+async def test_readiness_follows_the_workers(run: Callable[..., Run]) -> None:
+    async with worker() as (serving, endpoint):
+        addresses = await run(configured(endpoint)).ready()
+        async with client(addresses.admin_url) as admin:
+            assert (await admin.get("/readyz")).status_code == 200
+            await serving.server.close(drain_timeout=0)
+            await until_says(admin, "/readyz", 503)
+            assert (await admin.get("/livez")).status_code == 200
+            assert (await admin.get("/startupz")).status_code == 200
+            again = Worker()
+            await again.server.listen(endpoint)
+            await until_says(admin, "/readyz", 200)
+            await again.server.close(drain_timeout=0)
+
+
+async def test_readiness_may_outlive_the_workers(run: Callable[..., Run]) -> None:
+    async with worker() as (serving, endpoint):
+        config = configured(endpoint, admin={"port": 0, "ready_without_workers": True})
+        addresses = await run(config).ready()
+        async with client(addresses.admin_url) as admin:
+            await serving.server.close(drain_timeout=0)
+            async with asyncio.timeout(5):
+                while (
+                    'worker_state{state="ready"' + f',worker="{endpoint}"}} 1.0'
+                    in (await admin.get("/metrics")).text
+                ):
+                    await asyncio.sleep(0.01)
+            assert (await admin.get("/readyz")).status_code == 200
+
+
+async def until_says(admin: httpx.AsyncClient, path: str, status: int) -> None:
+    async with asyncio.timeout(5):
+        while (await admin.get(path)).status_code != status:
+            await asyncio.sleep(0.01)
+
+
+async def test_a_child_that_is_ready_again_is_connected_to_at_once(
+    run: Callable[..., Run], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Whoever waits for the end of a pause waits longer than any test.
+    monkeypatch.setattr(Backoff, "failed", lambda backoff: 36_000.0)
+    path = tmp_path / "s"
+    arguments = ("serve", "--engine", "sim", "--listen", f"unix://{path}", "--admin-port", "0")
+    child = Child(
+        "worker-0",
+        [sys.executable, "-m", "nnrp_backend", *arguments],
+        socket_path=path,
+        restarts=Restarts(first=0.01),
+    )
+    config = configured(f"unix://{path}")
+    (spec,) = config.workers
+    config = config.model_copy(update={"workers": (spec.model_copy(update={"name": child.name}),)})
+    addresses = await run(config, children=[child]).ready()
+    async with client(addresses.admin_url) as admin:
+        assert (await admin.get("/readyz")).status_code == 200
+        assert child.pid is not None
+        os.kill(child.pid, signal.SIGKILL)
+        await until_says(admin, "/readyz", 503)
+        await until_says(admin, "/readyz", 200)
 
 
 async def test_a_stop_request_while_a_child_starts_ends_both(

@@ -176,6 +176,13 @@ class TestForeignWorkers:
             envelope(plan(tool_choice="auto"), ours=False)
         assert (caught.value.status, caught.value.param) == (400, "tool_choice")
 
+    def test_a_number_that_only_the_second_parser_refuses_is_400(self) -> None:
+        made = plan_chat(plan(x_vendor=0)._raw.replace(b'"x_vendor": 0', b'"x_vendor": 1e400'))
+        assert b"1e400" in made._raw
+        with pytest.raises(ApiError) as caught:
+            envelope(made, ours=False)
+        assert (caught.value.status, caught.value.code) == (400, "json_invalid")
+
 
 class TestOpening:
     def test_replay_where_chunks_are_final_else_synthesis(self) -> None:

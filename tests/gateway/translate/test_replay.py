@@ -1,3 +1,5 @@
+import json
+
 import pytest
 
 from gateway.errors import ApiError
@@ -8,6 +10,8 @@ from nnrp_backend.client import Terminal, TerminalKind
 from nnrp_backend.profile import events
 from tests.support import chat_chunks as upstream
 from tests.support.fake_worker import LOST
+
+WHOLE = b'{"choices":[{"index":0,"message":{"role":"assistant","content":"hi"}}]}'
 
 
 def replayed(*bodies: bytes) -> bytes:
@@ -34,15 +38,47 @@ def test_every_upstream_chunk_once_and_in_order() -> None:
 
 
 def test_events_without_a_chunk_say_nothing_new() -> None:
+    chunk = upstream.role()
     assert (
         replayed(
+            events.text_delta(0, "", chunk),
             events.text_delta(0, "hi"),
             events.tool_completed(0, "i", "c", "f", "{}"),
             events.diagnostics({"queue_delay_ms": 3}),
             b'{"type":"response.something_new","index":{}}',
         )
-        == b""
+        == b"data: " + chunk + b"\n\n"
     )
+
+
+def test_what_is_not_content_may_come_before_the_first_chunk() -> None:
+    told = events.diagnostics({"queue_delay_ms": 3}), b'{"type":"response.something_new"}'
+    assert replayed(*told) == b""
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        events.text_delta(0, "hi"),
+        events.tool_started(0, "i", "c", "f"),
+        events.tool_delta(0, "i", "c", "{}"),
+        events.tool_completed(0, "i", "c", "f", "{}"),
+    ],
+)
+def test_content_before_any_chunk_is_not_what_the_worker_declares(body: bytes) -> None:
+    with pytest.raises(ApiError) as caught:
+        replayed(body)
+    assert (caught.value.status, caught.value.code) == (502, "backend_error")
+
+
+@pytest.mark.parametrize("end", [b"", events.completed(b"{}"), events.completed(WHOLE)])
+def test_an_end_without_any_chunk_is_no_empty_stream(end: bytes) -> None:
+    stream = ReplayStream()
+    out = stream.end(Terminal(TerminalKind.RESULT, end))
+    error, done = out.split(b"\n\n")[:2]
+    assert json.loads(error.removeprefix(b"data: "))["error"]["code"] == "backend_error"
+    assert done == b"data: [DONE]"
+    assert stream.error is not None
 
 
 @pytest.mark.parametrize("line_end", [b"\n", b"\r", b"\r\n"])
@@ -87,10 +123,13 @@ def test_usage_that_nobody_asked_for_is_read_from_the_end_only() -> None:
 
 
 def test_an_empty_terminal_is_an_end_like_any_other() -> None:
-    assert ReplayStream().end(Terminal(TerminalKind.RESULT)) == DONE
+    stream = ReplayStream()
+    stream.feed(events.text_delta(0, "", upstream.role()))
+    assert stream.end(Terminal(TerminalKind.RESULT)) == DONE
 
 
 def test_nothing_after_the_end() -> None:
     stream = ReplayStream()
     assert stream.end(LOST).endswith(DONE)
+    assert stream.end(LOST) == b""
     assert stream.feed(events.text_delta(0, "hi", upstream.role())) == b""

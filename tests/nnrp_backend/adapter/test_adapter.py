@@ -1,4 +1,6 @@
 import asyncio
+import contextlib
+import gc
 import json
 import logging
 import time
@@ -8,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from nnrp_backend.adapter import adapter as adapter_module
 from nnrp_backend.adapter.adapter import Adapter, offered
 from nnrp_backend.adapter.engine import EngineConfigError, EngineDead
 from nnrp_backend.adapter.outcomes import Outcome
@@ -212,6 +215,42 @@ async def test_closing_aborts_what_the_engine_still_does(engine: ScriptedEngine)
     assert not operation.done, "answering is the server's part, before"
 
 
+async def test_closing_does_not_wait_for_an_engine_that_does_not_let_go(
+    engine: ScriptedEngine, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(adapter_module, "CLOSE_SECONDS", 0.01)
+    engine.obedient = False
+    adapter = Adapter(engine)
+    submit(adapter)
+    await until(lambda: engine.requests)
+    async with asyncio.timeout(5):
+        await adapter.close()
+    assert "1 requests did not let go of the engine" in caplog.text
+    engine.feed(end=True)
+
+
+@pytest.mark.parametrize(
+    "policy", [{"deadline_ms": 10**400}, {"timeout_ms": 10**400}, {"credit": 10**400}], ids=str
+)
+async def test_bounds_past_all_numbers_are_none(
+    engine: ScriptedEngine, policy: dict[str, int]
+) -> None:
+    adapter = Adapter(engine)
+    operation = submit(adapter, envelope(nnrp=policy))
+    await until(lambda: engine.requests)
+    engine.feed(*text_chunks("hello"), end=True)
+    await until(lambda: operation.done)
+    assert operation.text == "hello"
+    assert adapter.running == 0
+
+
+async def test_a_request_that_was_read_is_not_kept(engine: ScriptedEngine) -> None:
+    adapter = Adapter(engine)
+    operation = submit(adapter)
+    assert operation.payload == b""
+    await adapter.close()
+
+
 async def test_a_stall_timeout_of_the_workers_own(engine: ScriptedEngine) -> None:
     adapter = Adapter(engine, stall_timeout=0.01)
     operation = submit(adapter)
@@ -326,8 +365,59 @@ async def test_a_stalled_reader_holds_nobody_else() -> None:
             assert (await texts(first)).endswith("tok999")
 
 
+async def test_a_grant_that_comes_with_the_submit_is_newer_than_its_window() -> None:
+    async with connected(Adapter(SimEngine())) as (_, client):
+        payload = sim("/sim tokens=9", nnrp=NnrpOptions(credit=0), stream=True)
+        async with client.stream(payload) as stream:
+            stream.operation.grant(100)  # in the same write
+            async with asyncio.timeout(5):
+                assert (await texts(stream)).endswith("tok8")
+
+
+async def test_a_window_of_nothing_holds_everything_but_the_end() -> None:
+    async with connected(Adapter(SimEngine())) as (server, client):
+        options = NnrpOptions(credit=0, diagnostics=True)
+        async with client.stream(sim("/sim tokens=3", nnrp=options, stream=True)) as stream:
+            whole = await client.request(sim("/sim tokens=3", nnrp=NnrpOptions(credit=0)))
+            assert whole.status_code == 200
+            assert server.in_flight == 1
+            assert repr(stream) == "<OperationStream open [0 events waiting]>"
+            stream.operation.cancel()
+            assert await texts(stream) == ""
+        assert stream.terminal is not None
+        assert stream.terminal.drop_reason == DropReason.PEER_CANCELLED
+
+
+@pytest.mark.parametrize("script", ["tokens=3", "error=backend_error", "tokens=3 hang=1"])
+@pytest.mark.parametrize("stream", [True, False])
+async def test_an_ended_operation_is_freed_without_the_garbage_collector(
+    script: str, stream: bool
+) -> None:
+    """What a request leaves behind may be megabytes, and an engine may have frozen the collector."""
+    adapter = Adapter(SimEngine())
+    async with connected(adapter) as (server, client):
+        await client.request(sim("/sim tokens=1", stream=stream))
+        gc.collect()
+        gc.set_debug(gc.DEBUG_SAVEALL)
+        try:
+            options = NnrpOptions(deadline_ms=60_000, timeout_ms=60_000)
+            asked = client.request(sim(f"/sim {script}", nnrp=options, stream=stream))
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(0.1 if "hang" in script else 5):
+                    await asked
+            await until(lambda: server.in_flight == 0)
+            await turns()
+            gc.collect()
+            kinds = {type(thing).__name__ for thing in gc.garbage}
+        finally:
+            gc.set_debug(0)
+            gc.garbage.clear()
+    assert not kinds & {"ChatOperation", "ServerOperation", "ChatWork", "Operation"}
+
+
 async def test_a_result_that_fits_no_packet(engine: ScriptedEngine) -> None:
-    async with connected(Adapter(engine)) as (_, client):
+    adapter = Adapter(engine)
+    async with connected(adapter) as (_, client):
         tasks = TaskSet("test")
         asked = tasks.start(client.request(sim("hi")), name="request")
         await until(lambda: engine.requests)
@@ -335,6 +425,7 @@ async def test_a_result_that_fits_no_packet(engine: ScriptedEngine) -> None:
         terminal = await asyncio.wait_for(asked, 30)
         assert error_of(terminal)["code"] == "result_too_large"
         assert client.connected
+        assert adapter.outcomes == {Outcome.ERROR: 1}
 
 
 async def test_diagnostics_over_the_wire() -> None:

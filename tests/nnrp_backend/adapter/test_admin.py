@@ -1,14 +1,31 @@
+import asyncio
 import socket
+import threading
 
 import httpx
 import pytest
 
-from nnrp_backend.adapter.admin import AdminServer, Health
+from nnrp_backend.adapter import admin as admin_module
+from nnrp_backend.adapter.admin import STALL_SECONDS, AdminServer, Health
+from nnrp_backend.transport.tasks import TaskSet
+from tests.support.waiting import until
+
+
+class Clock:
+    now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
 
 
 @pytest.fixture
-def health() -> Health:
-    return Health()
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def health(clock: Clock) -> Health:
+    return Health(clock)
 
 
 async def get(url: str, path: str) -> tuple[int, str]:
@@ -19,7 +36,7 @@ async def get(url: str, path: str) -> tuple[int, str]:
 
 async def test_the_life_of_a_worker(health: Health) -> None:
     admin = AdminServer(health)
-    url = await admin.start("127.0.0.1", 0)
+    url = admin.start("127.0.0.1", 0)
     try:
         assert await get(url, "/livez") == (200, "ok\n")
         assert await get(url, "/startupz") == (503, "starting\n")
@@ -37,9 +54,67 @@ async def test_the_life_of_a_worker(health: Health) -> None:
         await admin.close()
 
 
+async def test_it_answers_while_the_workers_loop_is_blocked(health: Health, clock: Clock) -> None:
+    admin = AdminServer(health)
+    url = admin.start("127.0.0.1", 0)
+    try:
+        with httpx.Client(base_url=url, trust_env=False) as http:  # nothing else runs here now
+            assert http.get("/livez").status_code == 200
+            assert http.get("/startupz").text == "starting\n"
+            assert http.get("/metrics").status_code == 200
+            clock.now += 3600  # an engine may take its time to load
+            assert http.get("/livez").status_code == 200
+    finally:
+        await admin.close()
+
+
+async def test_a_loop_that_stands_still_once_it_serves_is_not_alive(
+    health: Health, clock: Clock
+) -> None:
+    admin = AdminServer(health)
+    url = admin.start("127.0.0.1", 0)
+    try:
+        health.ready()
+        clock.now += STALL_SECONDS
+        assert (await get(url, "/livez"))[0] == 200
+        clock.now += 1
+        assert await get(url, "/livez") == (503, "the event loop stands still\n")
+        health.beat()
+        assert (await get(url, "/livez"))[0] == 200
+    finally:
+        await admin.close()
+
+
+async def test_a_scrape_that_hangs_does_not_hold_the_end(
+    health: Health, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(admin_module, "CLOSE_SECONDS", 0.01)
+    asked, hanging = threading.Event(), threading.Event()
+
+    def hang() -> bytes:
+        asked.set()
+        hanging.wait(10)
+        return b""
+
+    health.metrics = hang
+    admin = AdminServer(health)
+    url = admin.start("127.0.0.1", 0)
+    tasks = TaskSet("test")
+    scrape = tasks.start(get(url, "/metrics"), name="scrape")
+    await until(asked.is_set)
+    async with asyncio.timeout(5):
+        await admin.close()
+    hanging.set()
+    assert (await scrape)[0] == 200
+
+
+async def test_closing_what_never_started(health: Health) -> None:
+    await AdminServer(health).close()
+
+
 async def test_metrics(health: Health) -> None:
     admin = AdminServer(health)
-    url = await admin.start("127.0.0.1", 0)
+    url = admin.start("127.0.0.1", 0)
     try:
         assert await get(url, "/metrics") == (200, "")
         health.metrics = lambda: b"things 7\n"
@@ -54,7 +129,7 @@ async def test_metrics(health: Health) -> None:
 @pytest.mark.parametrize("path", ["/", "/v1/models", "/health"])
 async def test_nothing_else_is_there(health: Health, path: str) -> None:
     admin = AdminServer(health)
-    url = await admin.start("127.0.0.1", 0)
+    url = admin.start("127.0.0.1", 0)
     try:
         assert (await get(url, path))[0] == 404
     finally:
@@ -63,12 +138,12 @@ async def test_nothing_else_is_there(health: Health, path: str) -> None:
 
 async def test_a_taken_port_is_an_error_at_once(health: Health) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken, pytest.raises(OSError, match="in use"):
-        await AdminServer(health).start("127.0.0.1", taken.getsockname()[1])
+        AdminServer(health).start("127.0.0.1", taken.getsockname()[1])
 
 
 async def test_an_ipv6_url_has_brackets(health: Health) -> None:
     admin = AdminServer(health)
-    url = await admin.start("::1", 0)
+    url = admin.start("::1", 0)
     try:
         assert url.startswith("http://[::1]:")
         assert await get(url, "/livez") == (200, "ok\n")
@@ -78,7 +153,7 @@ async def test_an_ipv6_url_has_brackets(health: Health) -> None:
 
 async def test_once_closed_nobody_answers(health: Health) -> None:
     admin = AdminServer(health)
-    url = await admin.start("127.0.0.1", 0)
+    url = admin.start("127.0.0.1", 0)
     await admin.close()
     with pytest.raises(httpx.ConnectError):
         await get(url, "/livez")

@@ -13,6 +13,7 @@ from nnrp_backend.adapter.request import prepare_chat
 from nnrp_backend.profile.envelope import Envelope, NnrpOptions
 from nnrp_backend.profile.errors import ErrorCode, ProfileError
 from nnrp_backend.profile.operations import CHAT
+from nnrp_backend.profile.tool_calls import ToolCallRules
 from nnrp_backend.protocol.constants import CancelReason, DropReason, Stage
 from nnrp_backend.transport.tasks import TaskSet
 from tests.support.engines import COMPLETION, USAGE, ScriptedEngine, chunk, text_chunks
@@ -454,6 +455,21 @@ async def test_one_chunk_that_is_many_events_waits_between_them() -> None:
         harness.operation.grant(1)
     await harness.ended()
     assert harness.outcomes == [Outcome.COMPLETED]
+
+
+async def test_an_error_is_preceded_by_what_was_already_pulled() -> None:
+    """Or the client would hear of a tool call that neither completes nor fails."""
+    harness = await Harness(nnrp=NnrpOptions(credit=2)).start()
+    call = {**CALL, "function": {"name": "f", "arguments": "{}"}}
+    harness.engine.feed(chunk({"tool_calls": [call]}), chunk(finish="tool_calls"))
+    await harness.events(2)
+    await turns(10)
+    harness.chat.stop(ProfileError(ErrorCode.BACKEND_ERROR, "The engine died."))
+    order = ToolCallRules()
+    assert [problem for event in harness.operation.events for problem in order.observe(event)] == []
+    assert list(order.finish()) == []
+    assert harness.operation.error["code"] == "backend_error"
+    await harness.ended()
 
 
 async def test_a_stalled_client_can_cancel() -> None:

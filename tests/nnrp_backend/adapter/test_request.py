@@ -145,6 +145,30 @@ def test_the_wires_trace_context(trace: Trace | None, expected: str | None) -> N
     assert prepare(trace=trace).request.traceparent == expected
 
 
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        "",
+        "nonsense",
+        "00-0AF7651916CD43DD8448EB211C80319C-b7ad6b7169203331-01",
+        "00-00000000000000000000000000000000-b7ad6b7169203331-01",
+        "00-0af7651916cd43dd8448eb211c80319c-0000000000000000-01",
+        "ff-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01",
+        "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01\n",
+        "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01-more",
+        "٠٠-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01",
+    ],
+)
+def test_a_malformed_traceparent_is_ignored(wrong: str) -> None:
+    work = prepare(nnrp=NnrpOptions(traceparent=wrong), trace=Trace(1, 2, sampled=False))
+    assert work.request.traceparent == traceparent(Trace(1, 2, sampled=False))
+
+
+def test_a_later_version_of_traceparent_may_have_more() -> None:
+    later = "01-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01-what-comes"
+    assert prepare(nnrp=NnrpOptions(traceparent=later)).request.traceparent == later
+
+
 def test_the_envelopes_traceparent_wins_for_it_has_all_bits() -> None:
     whole = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
     work = prepare(nnrp=NnrpOptions(traceparent=whole), trace=Trace(1, 2))

@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import pytest
 
-from nnrp_backend.adapter.timers import Deadline, StallTimer
+from nnrp_backend.adapter.timers import MAX_MS, Deadline, StallTimer, to_seconds
 from tests.support.waiting import turns
 
 
@@ -70,6 +70,12 @@ def deadline(loop: FakeLoop, fired: list[str], clocks: None) -> Deadline:
     return Deadline(loop, lambda: fired.append("expired"))  # type: ignore[arg-type]
 
 
+def test_a_duration_may_be_any_whole_number() -> None:
+    assert to_seconds(0) == 0
+    assert to_seconds(1500) == 1.5
+    assert to_seconds(10**400) == MAX_MS / 1000
+
+
 def test_without_a_deadline_nothing_expires(deadline: Deadline, loop: FakeLoop) -> None:
     assert deadline.left is None
     assert loop.due == []
@@ -88,6 +94,11 @@ def test_a_duration_counts_from_the_arrival(deadline: Deadline, loop: FakeLoop) 
     deadline.set_left(2000, since=49.5)
     assert deadline.left == pytest.approx(1.5)
     assert loop.due == [pytest.approx(51.5)]
+
+
+def test_an_absolute_deadline_may_fill_its_field(deadline: Deadline, loop: FakeLoop) -> None:
+    deadline.set_unix_ms(2**64 - 1)
+    assert loop.due == [pytest.approx(50 + (2**64 - 1) / 1000 - 1.7e9)]
 
 
 @pytest.mark.parametrize(

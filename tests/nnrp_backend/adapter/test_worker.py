@@ -11,13 +11,17 @@ from typing import Any
 import httpx
 import pytest
 
+from nnrp_backend.adapter import worker as worker_module
 from nnrp_backend.adapter.engine import EngineConfigError, EngineInterrupted
 from nnrp_backend.adapter.worker import EXIT_FAILED, EXIT_OK, ListenError, Worker, WorkerConfig
 from nnrp_backend.client import NnrpClient, TerminalKind
 from nnrp_backend.profile.envelope import encode_envelope
 from nnrp_backend.profile.operations import CHAT
+from nnrp_backend.protocol.constants import PressureLevel
 from nnrp_backend.transport.endpoint import Endpoint
 from nnrp_backend.transport.tasks import TaskSet
+from tests.support import frames
+from tests.support.endpoints import Listener
 from tests.support.engines import ScriptedEngine, text_chunks
 from tests.support.waiting import until
 
@@ -171,6 +175,55 @@ async def test_a_signal_while_the_engine_loads() -> None:
     assert host.engine.closed == 1
 
 
+async def test_the_admin_port_answers_while_the_engine_blocks_the_loop() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    host = Host(WorkerConfig(listen=(TCP,), admin=("127.0.0.1", port)))
+    answers: dict[str, int] = {}
+
+    async def start() -> None:
+        for path in ("/livez", "/readyz", "/startupz", "/metrics"):
+            answer = httpx.get(f"http://127.0.0.1:{port}{path}", trust_env=False)  # noqa: ASYNC210
+            answers[path] = answer.status_code
+
+    host.engine.start = start  # type: ignore[method-assign]
+    await host.serving()
+    host.worker.stop()
+    assert await host.exit_code() == EXIT_OK
+    assert answers == {"/livez": 200, "/readyz": 503, "/startupz": 503, "/metrics": 200}
+
+
+async def test_its_loop_beats_while_it_serves(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(worker_module, "BEAT_SECONDS", 0.001)
+    async with serving() as host:
+        beats: list[bool] = []
+        monkeypatch.setattr(host.worker._health, "beat", lambda: beats.append(True))
+        await until(lambda: len(beats) > 2)
+
+
+async def test_a_signal_before_the_engine_loads() -> None:
+    host = Host()
+    host.worker.stop()
+    assert await host.exit_code() == EXIT_OK
+    assert host.engine.started == 0
+
+
+async def test_what_fails_at_the_end_leaves_nothing_open() -> None:
+    config = WorkerConfig(listen=(TCP,), admin=("127.0.0.1", 0))
+    host = Host(config)
+
+    async def close() -> None:
+        raise RuntimeError("the engine does not close")
+
+    host.engine.close = close  # type: ignore[method-assign]
+    await host.serving()
+    host.worker.stop()
+    with pytest.raises(RuntimeError, match="does not close"):
+        await host.exit_code()
+    with pytest.raises(httpx.ConnectError):
+        httpx.get(f"{host.ready[0]['admin']}/livez", trust_env=False)  # noqa: ASYNC210
+
+
 async def test_a_signal_that_only_the_engine_could_hear() -> None:
     host = Host()
     host.engine.start_error = EngineInterrupted("scripted")
@@ -231,6 +284,23 @@ async def test_a_socket_file_left_by_a_killed_worker_is_replaced(tmp_path: Path)
 
 
 async def test_clients_hear_how_much_room_there_is() -> None:
-    config = WorkerConfig(listen=(TCP,), max_operations=3)
-    async with serving(config) as host, NnrpClient(host.url) as client:
-        assert client.granted_in_flight == 3
+    config = WorkerConfig(listen=(TCP,), max_operations=1)
+    listener = Listener()
+    async with serving(config) as host, NnrpClient(host.url, listener=listener) as client:
+        assert client.granted_in_flight == 1
+        await until(lambda: listener.pressure == [(1, 0, 0)])
+        async with client.stream(PAYLOAD):
+            await until(lambda: listener.pressure[-1] == (0, PressureLevel.HARD, 1000))
+        await until(lambda: listener.pressure[-1] == (1, 0, 0))
+
+
+async def test_a_foreign_client_is_granted_what_is_honoured() -> None:
+    """No engine honours a priority that changes once it has the request."""
+    asked = {"control.cancel_abort", "control.credit_backpressure", "control.priority_update"}
+    async with serving() as host:
+        endpoint = Endpoint.parse(host.url)
+        peer = await frames.RawPeer.connect(endpoint.host, endpoint.port)
+        peer.send(frames.negotiate(await peer.handshake(), *asked))
+        answer = await peer.read_until(frames.DEGRADE)
+        assert frames.tokens(answer.body) == asked - {"control.priority_update"}
+        peer.close()

@@ -193,7 +193,7 @@ async def test_it_can_connect_again_after_a_loss():
         recorder = Recorder()
         client.submit(PAYLOAD, recorder)
         await until(lambda: service.operations)
-        server.abort_connection(service.operations[0])
+        service.operations[0].abort_connection()
         await until(lambda: not client.connected)
         assert recorder.terminal.kind is TerminalKind.LOST
         await client.connect()
@@ -384,7 +384,7 @@ async def test_a_lost_connection_ends_every_operation_once():
         for recorder in recorders:
             client.submit(PAYLOAD, recorder)
         await until(lambda: len(service.operations) == 5)
-        server.abort_connection(service.operations[0])
+        service.operations[0].abort_connection()
         await until(lambda: listener.lost)
         for recorder in recorders:
             [terminal] = recorder.terminals
@@ -602,12 +602,10 @@ async def test_capabilities_of_a_silent_worker_time_out():
 
 
 async def test_capabilities_of_a_worker_that_dies():
-    server_box = []
     async with (
-        serving(lambda operation: server_box[0].abort_connection(operation)) as (server, endpoint),
+        serving(lambda operation: operation.abort_connection()) as (_, endpoint),
         connected(endpoint) as client,
     ):
-        server_box.append(server)
         with pytest.raises(NotConnected):
             await client.capabilities()
 

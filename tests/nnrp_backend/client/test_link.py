@@ -1,6 +1,7 @@
 """What a link does that no verb of the client shows: joined writes, the mark, foreign peers."""
 
 import asyncio
+import gc
 import logging
 import struct
 
@@ -26,6 +27,19 @@ def submit(client, recorder, payload=b"{}"):
     return client.submit(
         client.session, payload, recorder, deadline_unix_ms=None, priority=None, trace=None
     )
+
+
+async def test_giving_up_before_the_session_is_nobodys_error(caplog):
+    """A connect that is cancelled right after the dial: nobody will ask how the handshake ended."""
+    client = ClientLink(ClientConfig(), cancel_grace=1.0, listener=None)
+    connect_pair(client, asyncio.Protocol())
+    client.leaving = True
+    client.abort()
+    await client.closed
+    del client
+    gc.collect()
+    await turns()
+    assert caplog.records == []
 
 
 async def test_submits_of_one_turn_leave_in_one_write():

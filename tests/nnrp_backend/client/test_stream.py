@@ -75,6 +75,22 @@ async def test_a_cancelled_reader_can_read_on():
         assert await anext(stream) == b"one"
 
 
+async def test_two_readers_at_once_are_a_mistake():
+    """Or the first would never be woken."""
+    service = Service()
+    async with (
+        serving(service) as (_, endpoint),
+        connected(endpoint) as client,
+        client.stream(PAYLOAD) as stream,
+    ):
+        reading = asyncio.create_task(anext(stream))
+        await until(lambda: service.operations)
+        with pytest.raises(RuntimeError, match="one reader"):
+            await anext(stream)
+        service.operations[0].send_event(b"one")
+        assert await reading == b"one"
+
+
 async def test_a_window_is_granted_anew_at_each_half():
     service = Service()
     async with (

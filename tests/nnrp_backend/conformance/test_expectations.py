@@ -102,6 +102,7 @@ def test_a_difference_is_said_with_its_path(wanted: Any, found: Any, difference:
 
 
 DIAGNOSED = {"type": "response.diagnostics", "diagnostics": {"transport": "unix", "retries": 0}}
+OURS = {"type": "response.diagnostics", "diagnostics": {"transport": "unix"}}
 DELTA = {"type": "response.output_text.delta"}
 
 
@@ -111,6 +112,7 @@ DELTA = {"type": "response.output_text.delta"}
         ({"presence": "required"}, [DELTA, DIAGNOSED]),
         ({"presence": "required", "first": True}, [DIAGNOSED, DELTA]),
         ({"presence": "required", "fields": {"transport": "unix"}}, [DIAGNOSED]),
+        ({"presence": "required", "strict": True}, [OURS, DELTA]),
         ({"presence": "forbidden"}, [DELTA]),
     ],
 )
@@ -129,6 +131,12 @@ def test_diagnostics_as_expected_are_fine(wanted: dict[str, Any], came: list[Any
             "diagnostics.transport is 'unix', 'tcp' expected",
         ),
         ({"presence": "required", "fields": {"queue": {}}}, [DIAGNOSED], "queue is missing"),
+        ({"presence": "required", "strict": True}, [OURS, DIAGNOSED], "unknown field `retries`"),
+        (
+            {"presence": "required", "strict": True},
+            [OURS | {"diagnostics": []}],
+            "Expected `object | null`",
+        ),
         ({"presence": "forbidden"}, [DELTA, DIAGNOSED], "without being asked"),
     ],
 )

@@ -455,21 +455,31 @@ class TestPartials:
         assert client.counters.protocol_errors == 0
 
     @pytest.mark.parametrize(
+        "packet",
+        [
+            raw.packet(0x38, raw.PARTIAL.pack(1, 1, 0, 0, 3, 0), b"{}", session=1, frame=1),
+            raw.packet(0x38, raw.PARTIAL.pack(1, 1, 0, 0, 2, 4), b"{}", session=1, frame=1),
+        ],
+    )
+    def test_an_unreadable_one_fails_its_operation_alone(self, packet):
+        client, session, peer = raw_server()
+        broken, whole = client.submit(session, b"{}"), client.submit(session, b"{}")
+        ended, violation, event = peer.says(packet, raw.partial(2, frame=2))
+        assert (ended.operation, ended.outcome) == (broken, Outcome.FAILED)
+        assert "contradict" in violation.error.detail
+        assert (event.operation, event.body) == (whole, b"{}")
+        # The server hears that nobody listens any more, and its terminal is late.
+        assert [frame.kind for frame in peer.hears()][-1] == MessageType.CANCEL
+        assert peer.says(raw.result(1)) == []
+
+    @pytest.mark.parametrize(
         ("packet", "detail"),
         [
             (raw.partial(1, frame=2), "frame 2 does not belong to operation 1"),
             (raw.partial(9), "operation 9 was never submitted"),
             (by_hand(0, 1, 0, 0, 2, 0), "operation 0 was never"),
             (raw.partial(1, session=2), "session 2 is not open"),
-            (raw.partial(1, b""), "contradict"),
-            (
-                raw.packet(0x38, raw.PARTIAL.pack(1, 1, 0, 0, 3, 0), b"{}", session=1, frame=1),
-                "contradict",
-            ),
-            (
-                raw.packet(0x38, raw.PARTIAL.pack(1, 1, 0, 0, 2, 4), b"{}", session=1, frame=1),
-                "contradict",
-            ),
+            (raw.partial(1, b""), "without a body"),
             (raw.packet(0x38, b"m" * 39, b"{}", session=1, frame=1), "metadata is 39 bytes"),
             (raw.packet(0x38, b"", b"", session=1, frame=1), "metadata is 0 bytes"),
         ],
@@ -506,11 +516,15 @@ class TestProgress:
         client, session, peer = raw_server()
         operation = client.submit(session, b"{}")
         events = peer.says(
-            self.progress(1, Stage.QUEUED), self.progress(2, 5, 5000), self.progress(1, 9)
+            self.progress(1, Stage.QUEUED),
+            self.progress(2, 5, 5000),
+            self.progress(1, 9),
+            self.progress(2, 9, 10_000),
         )
         assert events == [
             ProgressReceived(operation, Stage.QUEUED, 0xFFFF),
             ProgressReceived(operation, 5, 5000),
+            ProgressReceived(operation, 9, 10_000),
         ]
         assert client.counters.late_events == 1
 
@@ -745,4 +759,10 @@ class TestWhatIsNotUsed:
         trace = raw.packet(TRACE, raw.TRACE.pack(1, 1, 0, 10, 0, 0), session=1)
         assert peer.says(trace) == []
         wrong = raw.packet(TRACE, raw.TRACE.pack(1, 1, 0, 10, 0, 5), session=1)
-        assert kinds(peer.says(wrong)) == ["ProtocolViolation"]
+        unknown = raw.packet(TRACE, raw.TRACE.pack(1, 1, 0, 10, 0, 0), session=2)
+        assert kinds(peer.says(wrong, unknown)) == ["ProtocolViolation", "ProtocolViolation"]
+
+    def test_objects_of_an_unknown_session_are_a_violation(self):
+        client, _, peer = raw_server()
+        assert kinds(peer.says(raw.packet(0x41, session=2))) == ["ProtocolViolation"]
+        assert client.counters.unsupported == 0

@@ -353,6 +353,7 @@ class TestClosing:
         assert peer.says(draining) == []
         closed = raw.packet(0x0A, raw.CLOSE_ACK.pack(2, 0, 0, 0, 0), session=1)
         assert peer.says(closed) == [SessionClosed(session)]
+        assert session.state is SessionState.CLOSED
 
     def test_silence_closes_it_on_our_side_alone(self):
         client, session, _ = raw_server(grant=None)
@@ -426,9 +427,10 @@ class TestLiveness:
     def test_any_byte_is_a_sign_of_life(self):
         client, peer = self.connected()
         client.handle_deadline(5.0)
-        peer.now = 9.0
+        peer.now = 10.0
         peer.says(raw.packet(0x38, b"")[:10])
         assert client.handle_deadline(10.0) == []
+        assert client.handle_deadline(15.0) == [ProbeMissed(5.0)]
 
     def test_long_silence_ends_the_connection(self):
         client, _ = self.connected()

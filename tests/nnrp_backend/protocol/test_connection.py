@@ -1,11 +1,14 @@
 """What both roles do with bytes, errors and the end, whatever the packets are about."""
 
+import ast
 import struct
+from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from nnrp_backend import protocol
 from nnrp_backend.protocol import ClientConnection, ServerConfig, ServerConnection
 from nnrp_backend.protocol.connection import decode_diagnostic, encode_diagnostic
 from nnrp_backend.protocol.constants import (
@@ -113,6 +116,140 @@ class TestReceiving:
         assert peer.says(raw.submit(1), b"garbage" * 10) == []
         assert peer.hears() == []
         assert server.counters.protocol_errors == 0
+
+
+# One of every packet that a role understands, in an order in which all of them are in place.
+TO_SERVER = {
+    "CAPABILITY_NEGOTIATION": raw.capabilities("control.cancel_abort", "control.recoverable_error"),
+    "DEGRADE_PROFILE": raw.capabilities("control.recoverable_error", kind=0x3C),
+    "TRANSPORT_PROBE": raw.packet(0x19, raw.PROBE.pack(1, 4, 5), b"data"),
+    "TRACE_CONTEXT": raw.packet(0x3F, raw.TRACE.pack(5, 6, 0, 0, 1, 2), b"{}", session=1),
+    "DEADLINE": raw.schedule(0x33, 1, deadline=9),
+    "FRAME_SUBMIT": raw.submit(1),
+    "FRAME_SUBMIT of another": raw.submit(2),
+    "FRAME_SUBMIT of a third": raw.submit(3),
+    "FRAME_SUBMIT that is broken": raw.submit(4, body=b"junk"),
+    "EXPIRE_AT": raw.schedule(0x34, 1, sequence=2, deadline=9),
+    "PRIORITY_UPDATE": raw.schedule(0x32, 1, sequence=3, priority=2),
+    "CREDIT_UPDATE": raw.pressure(0x3A, 1, 5, frame=1, flags=2),
+    "BACKPRESSURE": raw.pressure(0x39, 1, 0, level=3),
+    "FLOW_UPDATE": raw.flow_update(credits=(0, 5, 0)),
+    "OBJECT_DECLARE": raw.packet(0x41, b"any", b"thing", session=1),
+    "CACHE_REFERENCE": raw.packet(
+        0x46, raw.CACHE_REFERENCE.pack(1, 0, 0, 1, 2, 0, 0, 0, 1, 0, 0), b"x", session=1
+    ),
+    "CANCEL": raw.cancel(1, sequence=4),
+    "ABORT": raw.cancel(1, sequence=5, kind=0x31),
+    "FRAME_CANCEL": raw.packet(0x11, session=1, frame=2),
+    "SUPERSEDE": raw.packet(0x35, raw.SUPERSEDE.pack(3, 9, 1, 2, 1, 2), b"no", session=1, frame=3),
+    "SESSION_OPEN": raw.open_session(tag=OUR_TAG),
+    "PING": raw.packet(PING),
+    "PONG": raw.packet(PONG),
+    "ERROR": error(3, 0, 0, diagnostic=b"note"),
+    "SESSION_CLOSE": raw.packet(0x09, raw.CLOSE.pack(0, 0, 0, 0, 0, 0, 1), session=1),
+    "CLOSE": raw.packet(0x05, b"any", b"thing"),
+}
+TO_CLIENT = {
+    "CAPABILITY_NEGOTIATION": raw.capabilities("control.cancel_abort"),
+    "DEGRADE_PROFILE": raw.capabilities(kind=0x3C),
+    "PROGRESS": raw.packet(0x37, raw.PROGRESS.pack(1, 1, 5, 50, 0, 2), b"{}", session=1, frame=1),
+    "PARTIAL_RESULT": raw.partial(1, b'{"a":1}'),
+    "CREDIT_UPDATE": raw.pressure(0x3A, 1, 5),
+    "BACKPRESSURE": raw.pressure(0x39, 1, 0, level=2),
+    "FLOW_UPDATE": raw.flow_update(credits=(0, 5, 0)),
+    "RESULT_HINT": raw.packet(0x18, bytes(16), session=1),
+    "TRACE_CONTEXT": raw.packet(0x3F, raw.TRACE.pack(5, 6, 0, 0, 1, 0), session=1),
+    "ERROR_RECOVERABLE": raw.packet(
+        0x48, raw.RECOVERABLE.pack(11, 2, 0, 2, 2, 9, 1, 1, 0, 4), b"busy", session=1, frame=1
+    ),
+    "RETRY_AFTER": raw.packet(
+        0x49, raw.RETRY.pack(1, 1, 9, 0, 1, 2, 2, 4), b"busy", session=1, frame=1
+    ),
+    "RESULT_PUSH": raw.result(1),
+    "RESULT_DROP_REASON": raw.dropped(2),
+    "RESULT_DROP": raw.packet(0x13, session=1, frame=3),
+    "TRANSPORT_PROBE_ACK": raw.packet(0x1A, raw.PROBE.pack(1, 0, 5)),
+    "SESSION_OPEN_ACK": raw.open_ack(2, tag=OUR_TAG),
+    "PING": raw.packet(PING),
+    "PONG": raw.packet(PONG),
+    "ERROR": error(3, 0, 0, diagnostic=b"note"),
+    "SESSION_CLOSE": raw.packet(0x09, raw.CLOSE.pack(0, 0, 0, 0, 0, 0, 1), session=1),
+    "SESSION_CLOSE_ACK": raw.packet(0x0A, raw.CLOSE_ACK.pack(2, 0, 0, 0, 0), session=2),
+    "CLOSE": raw.packet(0x05, b"any", b"thing"),
+}
+
+
+class TestEveryPacket:
+    """Each packet that a role understands: whole, byte by byte, and with the next one behind it."""
+
+    def server(self):
+        return raw_client()
+
+    def client(self):
+        client, session, peer = raw_server(grant=None)
+        for _ in range(3):
+            client.submit(session, b"{}")
+        client.probe(0.0)
+        client.open_session(0.0)
+        return client, peer
+
+    def told(self, core, peer, pieces, name):
+        """Return what the packet called ``name``, and all before it, caused."""
+        events = [event for piece in pieces for event in peer.says(piece)]
+        if name == "SESSION_OPEN_ACK":
+            core.close_session(core.sessions[2], 0.0)
+        return [str(event) for event in events], peer.hears(), core.counters, core.state
+
+    @pytest.mark.parametrize("role", ["server", "client"])
+    def test_three_ways(self, role):
+        table = TO_SERVER if role == "server" else TO_CLIENT
+        packets = list(table.values())
+        whole, single, trailing = (getattr(self, role)() for _ in range(3))
+        rest = b""
+        for place, (name, each) in enumerate(table.items()):
+            expected = self.told(*whole, [each], name)
+            assert self.told(*single, [bytes([byte]) for byte in each], name) == expected, name
+            behind = packets[place + 1][:39] if place + 1 < len(packets) else b"NNRP"
+            data = each[len(rest) :] + behind
+            assert self.told(*trailing, [data], name) == expected, name
+            rest = behind
+        assert whole[0].state is ConnectionState.CLOSED
+
+    @pytest.mark.parametrize(
+        ("table", "core"), [(TO_SERVER, ServerConnection), (TO_CLIENT, ClientConnection)]
+    )
+    def test_the_tables_are_complete(self, table, core):
+        covered = {packet[6] for packet in table.values()}
+        unused = {
+            kind
+            for kind, handler in core.OPEN_HANDLERS.items()
+            if handler.__name__ == "_on_unsupported"
+        }
+        assert covered >= set(core.OPEN_HANDLERS) - unused
+        assert covered & unused
+
+
+def test_the_core_has_no_input_no_output_and_no_clock():
+    allowed = {
+        "collections",
+        "dataclasses",
+        "enum",
+        "itertools",
+        "struct",
+        "typing",
+        "nnrp_backend",
+    }
+    for path in Path(protocol.__file__).parent.glob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Import):
+                names = [alias.name for alias in node.names]
+            elif isinstance(node, ast.ImportFrom):
+                names = [node.module or ""]
+            else:
+                continue
+            for name in names:
+                ours = name.startswith("nnrp_backend.protocol")
+                assert ours or name.split(".")[0] in allowed, f"{path.name} imports {name}"
 
 
 class TestBrokenPeers:
@@ -226,10 +363,14 @@ class TestIdentity:
             raw.flow_update(credits=(0, 5, 0), epoch=3),
             raw.flow_update(credits=(0, 6, 0), epoch=2),
             raw.flow_update(session=0, scope=0, credits=(7, 0, 0), epoch=1),
-            raw.pressure(0x3A, 1, 8),
         )
-        assert (session.credit, server.credit) == (8, 7)
+        assert (session.credit, server.credit) == (5, 7)
         assert server.counters.stale_controls == 1
+        # An equal epoch is not older, and the other two frames have none.
+        peer.says(raw.flow_update(credits=(0, 6, 0), epoch=3))
+        assert session.credit == 6
+        peer.says(raw.pressure(0x3A, 1, 8))
+        assert session.credit == 8
 
 
 class TestTime:
@@ -495,6 +636,7 @@ class TestSending:
 
 def test_diagnostics_are_cut_between_characters():
     assert encode_diagnostic("short") == b"short"
+    assert encode_diagnostic("x" * 1024) == b"x" * 1024
     cut = encode_diagnostic("ä" * 2000)
     assert len(cut) <= 1024
     assert cut.decode() == "ä" * (len(cut) // 2)

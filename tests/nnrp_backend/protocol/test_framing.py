@@ -128,8 +128,9 @@ class TestBrokenStreams:
 
 def test_the_limit_counts_the_header():
     exact = packet(0x38, b"m" * 40, b"b" * 20)
-    packets, _ = read(exact, limit=100)
-    assert len(packets) == 1
+    for pieces in ([exact], [exact[:40], exact[40:]], [exact[:10], exact[10:]]):
+        packets, _ = read(*pieces, limit=100)
+        assert len(packets) == 1
     with pytest.raises(RemoteProtocolError, match="a packet of 100 bytes is over the limit of 99"):
         read(exact, limit=99)
 

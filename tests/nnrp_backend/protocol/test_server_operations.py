@@ -152,8 +152,8 @@ class TestRefusals:
         assert kinds(peer.says(raw.submit(2, frame=1))) == ["ProtocolViolation"]
         [drop] = peer.hears()
         assert (drop.kind, drop.frame) == (DROP, 1)
-        operation, _, code, *_ = drop.unpack(raw.CONTROL)
-        assert (operation, code) == (2, DropReason.DUPLICATE_FRAME)
+        operation, sequence, code, *_ = drop.unpack(raw.CONTROL)
+        assert (operation, sequence, code) == (2, 1, DropReason.DUPLICATE_FRAME)
         # RESULT_PUSH would have ended the first, which lives.
         assert server.complete(first, b"{}")
 
@@ -228,7 +228,7 @@ class TestReservations:
         peer.says(
             raw.schedule(DEADLINE, 1, sequence=5, deadline=FAR),
             raw.schedule(DEADLINE, 1, sequence=4, deadline=7),
-            raw.schedule(DEADLINE, 1, sequence=6, deadline=FAR + 1),
+            raw.schedule(DEADLINE, 1, sequence=5, deadline=FAR + 1),
         )
         assert only(peer.says(raw.submit(1)), OperationSubmitted).operation.deadline_unix_ms == (
             FAR + 1

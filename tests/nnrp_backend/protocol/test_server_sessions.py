@@ -80,6 +80,7 @@ class TestHello:
         [
             ({"f0": 2, "f1": 3}, ErrorCode.UNSUPPORTED_VERSION),
             ({"f0": 2, "f1": 1}, ErrorCode.UNSUPPORTED_VERSION),
+            ({"f0": 0, "f1": 0}, ErrorCode.UNSUPPORTED_VERSION),
             ({"f2": 2}, ErrorCode.UNSUPPORTED_VERSION),
             ({"f3": 1}, ErrorCode.UNSUPPORTED_CAPABILITY),
             ({"f4": 0x63}, ErrorCode.UNSUPPORTED_CAPABILITY),
@@ -141,6 +142,13 @@ class TestOpening:
             1, 2, 1, 0, 0x1001, 3, 64, 64, 1234, 0, 0, 0, OUR_TAG, 0, 0, 0,
         )  # fmt: skip
         assert server.sessions == {1: session}
+
+    @pytest.mark.parametrize("priority", [0, 1, 2])
+    def test_every_priority_class_is_taken(self, priority):
+        server, peer = accepting()
+        peer.says(raw.hello(), raw.open_session(priority=priority))
+        assert server.sessions[1].priority_class == priority
+        assert peer.hears()[1].unpack(raw.OPEN_ACK)[2] == priority
 
     def test_asking_for_no_number_gets_ours(self):
         server, peer = accepting(ServerConfig(max_in_flight=100))
@@ -246,6 +254,14 @@ class TestNegotiation:
         assert (code, scope) == (ErrorCode.UNSUPPORTED_CAPABILITY, 1)
         assert answer.body == b"capability_unsupported"
         assert server.sessions[1].tokens == frozenset()
+
+    @pytest.mark.parametrize(("flags", "kind"), [(0, NEGOTIATION), (2, DEGRADE)])
+    def test_a_soft_one_that_cannot_be_met(self, flags, kind):
+        config = ServerConfig(capabilities=frozenset())
+        _, peer = raw_client(config)
+        peer.says(raw.capabilities("control.recoverable_error", flags=flags))
+        [answer] = peer.hears()
+        assert (answer.kind, answer.body) == (kind, b"")
 
     def test_one_from_a_peer_that_does_not_know_the_error_gets_an_empty_list(self):
         _, peer = raw_client()

@@ -84,7 +84,7 @@ async def test_a_result_that_fits_no_packet_is_an_error_and_the_connection_lives
     service = Service()
     async with serving(service) as (_, endpoint), connected(endpoint) as client:
         _, served, recorder = await submitted(client, service)
-        served.complete(b" " * NO_ROOM)
+        assert not served.complete(b" " * NO_ROOM)
         await until(lambda: recorder.terminal)
         error = json.loads(recorder.terminal.body)["error"]
         assert error["code"] == "result_too_large"
@@ -242,17 +242,19 @@ async def test_a_waiter_is_woken_by_credit():
         assert served.ready
 
 
-async def test_a_waiter_is_woken_by_a_new_window_from_here():
-    service = Service()
+async def test_a_grant_that_came_with_the_submit_is_newer_than_its_window():
+    windows = []
+
+    def service(operation):
+        operation.set_credit(0)
+        windows.append(operation.ready)
+
     async with serving(service) as (_, endpoint), connected(endpoint) as client:
-        _, served, _ = await submitted(client, service)
-        served.set_credit(0)
-        waiting = asyncio.create_task(served.wait_ready())
-        await turns(5)
-        assert not waiting.done()
-        served.set_credit(None)
-        async with asyncio.timeout(5):
-            await waiting
+        client.submit(PAYLOAD, Recorder()).grant(1)  # one write, one read
+        await until(lambda: windows)
+        client.submit(PAYLOAD, Recorder())
+        await until(lambda: len(windows) == 2)
+        assert windows == [True, False]
 
 
 @pytest.mark.parametrize("end", ["complete", "cancel", "loss"])
@@ -267,7 +269,7 @@ async def test_a_waiter_is_woken_by_the_end(end):
         {
             "complete": lambda: served.complete(b"{}"),
             "cancel": sent.cancel,
-            "loss": lambda: server.abort_connection(served),
+            "loss": served.abort_connection,
         }[end]()
         async with asyncio.timeout(5):
             await waiting

@@ -4,8 +4,10 @@ import json
 import pytest
 
 from nnrp_backend.client import ConnectError, NnrpClient, TerminalKind
-from nnrp_backend.protocol.constants import CancelReason, DropReason
+from nnrp_backend.protocol.config import ServerConfig
+from nnrp_backend.protocol.constants import CancelReason, Capability, DropReason
 from nnrp_backend.server import NnrpServer
+from nnrp_backend.server.server import REPORT_SECONDS
 from nnrp_backend.transport import stream as stream_module
 from tests.support import frames
 from tests.support.certs import make_certificates
@@ -65,12 +67,23 @@ async def test_sessions_over_the_limit_are_rejected_and_the_connection_lives():
         peer.close()
 
 
-async def test_session_ids_are_unique_across_connections():
-    async with serving(echo) as (_, endpoint):
+@pytest.mark.parametrize("options", [{}, {"config": ServerConfig()}], ids=["plain", "configured"])
+async def test_session_ids_are_unique_across_connections(options):
+    async with serving(echo, **options) as (_, endpoint):
         peers = [await RawPeer.connect(endpoint.host, endpoint.port) for _ in range(3)]
         assert len({await peer.handshake() for peer in peers}) == 3
         for peer in peers:
             peer.close()
+
+
+async def test_foreign_clients_are_granted_what_the_service_honours():
+    granted = {Capability.CANCEL_ABORT, Capability.PROGRESS_PARTIAL}
+    async with serving(echo, capabilities=frozenset(granted)) as (_, endpoint):
+        peer = await RawPeer.connect(endpoint.host, endpoint.port)
+        session = await peer.handshake()
+        peer.send(frames.negotiate(session, *granted, Capability.SUPERSEDE))
+        assert frames.tokens((await peer.read_until(frames.DEGRADE)).body) == granted
+        peer.close()
 
 
 async def test_a_silent_peer_holds_up_nobody(tmp_path):
@@ -109,6 +122,36 @@ async def test_close_lets_operations_end():
         assert recorder.terminal.kind is TerminalKind.RESULT
         assert service.events[0].cancels == []
         assert server.connections == 0
+
+
+async def test_two_closers_wait_for_the_same_end():
+    service = Service()
+    async with serving(service) as (server, endpoint), connected(endpoint) as client:
+        client.submit(PAYLOAD, Recorder())
+        await until(lambda: service.operations)
+        closing = [asyncio.create_task(server.close(drain_timeout=60)) for _ in range(2)]
+        await until(lambda: client.draining)
+        service.operations[0].complete(b"{}")
+        async with asyncio.timeout(5):
+            await asyncio.gather(*closing)
+
+
+async def test_close_leaves_no_timer_behind():
+    service = Service(obey=False)
+    watcher = Listener()
+    async with (
+        serving(service) as (server, endpoint),
+        connected(endpoint, listener=watcher) as client,
+    ):
+        server.set_capacity(8)
+        client.submit(PAYLOAD, Recorder())
+        await until(lambda: (7, 0, 0) in watcher.pressure)
+        timers = []
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(server, "_report_now", lambda: timers.append("report"))
+            await server.close()
+            await asyncio.sleep(2 * REPORT_SECONDS)
+        assert timers == []
 
 
 async def test_close_takes_nothing_new():
@@ -183,7 +226,7 @@ async def test_abort_connection_loses_that_connection_only():
         await until(lambda: len(service.operations) == 2)
         [doomed] = [o for o in service.operations if o.payload == b"first"]
         [healthy] = [o for o in service.operations if o.payload == b"second"]
-        server.abort_connection(doomed)
+        doomed.abort_connection()
         await until(lambda: lost.terminal)
         assert lost.terminal.kind is TerminalKind.LOST
         healthy.complete(b"{}")

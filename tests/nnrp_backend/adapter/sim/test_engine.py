@@ -6,6 +6,7 @@ import pytest
 
 from nnrp_backend.adapter.engine import DropConnection, EngineConfigError, EngineRequest
 from nnrp_backend.adapter.sim import SimEngine, create
+from nnrp_backend.adapter.sim import engine as engine_module
 from nnrp_backend.profile.errors import ProfileError
 from nnrp_backend.profile.operations import CHAT, MODELS_LIST
 from tests.support.waiting import until
@@ -151,6 +152,18 @@ async def test_faults_after_tokens(engine: SimEngine, fault: str, error: type[Ex
     assert text_of(seen) == "tok0 tok1"
     with pytest.raises(error):
         await engine.call(request(text))
+
+
+async def test_choices_cannot_make_a_whole_answer_enormous(
+    engine: SimEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(engine_module, "MAX_PIECES", 100)
+    whole = json.loads(await engine.call(request("/sim tokens=25", n=4)))
+    assert whole["usage"]["completion_tokens"] == 100
+    with pytest.raises(ProfileError) as caught:
+        await engine.call(request("/sim tokens=26", n=4))
+    assert caught.value.code == "result_too_large"
+    assert engine.pressure().running == 0
 
 
 async def test_only_the_users_last_message_is_a_script(engine: SimEngine) -> None:

@@ -49,6 +49,10 @@ def test_the_plainest_number_within_the_bounds(
         ({"minimum": "1"}, False),
         ({"exclusiveMinimum": True}, False),
         ({"minimum": float("inf")}, False),
+        ({"minimum": 10**400, "multipleOf": 0.3}, False),
+        ({"minimum": 10**400}, False),
+        ({"maximum": -(10**400)}, False),
+        ({"minimum": 10**400, "maximum": 10**400 + 1}, False),
         ({"exclusiveMinimum": 0.1, "exclusiveMaximum": 0.1 + 2**-56}, False),
     ],
 )

@@ -236,6 +236,18 @@ def test_nonsense_is_refused_and_nothing_worse(schema: Any) -> None:
         json.dumps(generate(schema))
 
 
+def test_nesting_that_references_multiply_has_a_limit() -> None:
+    """Each definition is within the depth of a body, and refers to the next at its bottom."""
+    definitions: dict[str, Any] = {}
+    for number in range(60):
+        schema: Any = {"$ref": f"#/$defs/{number + 1}"} if number < 59 else {"type": "null"}
+        for _ in range(50):
+            schema = {"type": "array", "items": schema}
+        definitions[str(number)] = schema
+    with pytest.raises(SchemaError, match="nested too deeply"):
+        generate({"$ref": "#/$defs/0", "$defs": definitions})
+
+
 def test_references_inside_each_other_have_a_limit() -> None:
     chain = {f"d{level}": {"$ref": f"#/$defs/d{level + 1}"} for level in range(1000)}
     with pytest.raises(SchemaError, match="more than 64 references"):
