@@ -88,17 +88,27 @@ class Errors:
         except ClientLeftError:
             status = 499
         except Exception as exception:
-            error = _translate(exception, scope)
-            status = error.status
+            status = await _answer(exception, scope, None if started else send)
             if started:
                 # Too late for a status. The server logs it and closes the connection: the body
                 # stays incomplete, which the client sees.
                 raise
-            if not isinstance(exception, ApiError | HTTPException):
-                logger.error("request %s failed", request_id(scope), exc_info=exception)
-            await send_error(send, error, headers=getattr(exception, "headers", None))
         if not scope["state"].get("metered"):
             self._metrics.routes[RequestOutcome.of_status(status)] += 1
+
+
+async def _answer(exception: Exception, scope: Scope, send: Send | None) -> int:
+    """Answer an exception, if there is still a way, and return its status.
+
+    Not in the frame that caught it: that one is in the traceback, and a variable of it that held
+    the exception would make a reference cycle of every refused request.
+    """
+    error = _translate(exception, scope)
+    if send is not None:
+        if not isinstance(exception, ApiError | HTTPException):
+            logger.error("request %s failed", request_id(scope), exc_info=exception)
+        await send_error(send, error, headers=getattr(exception, "headers", None))
+    return error.status
 
 
 def _translate(exception: Exception, scope: Scope) -> ApiError:

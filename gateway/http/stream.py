@@ -137,6 +137,7 @@ class TokenStream:
                 edge.open.discard(self)
             if self._ticket is None:
                 self._request.meter.end(edge.clock(), 500)  # it was never submitted
+            self._error = None  # its traceback holds this frame, and so would hold itself
 
     def _submitted(self) -> None:
         overhead = self._request.meter.submitted(self._edge.clock())
@@ -217,15 +218,21 @@ class TokenStream:
             self._grant_if_due()  # diagnostics cost credit like any event
             return
         data = b""
-        error: ApiError | None = None
         try:
             for body in bodies:
                 data += events.feed(body)
-        except ApiError as exc:
-            error = exc
+        except ApiError as error:
+            # What came before it is passed on: no token is lost to an error.
+            self._pass_on(data)
+            self._fail(error)
         except Exception:
             logger.exception("translating for request %s failed", self._request.id)
-            error = ApiError.internal()
+            self._pass_on(data)
+            self._fail(ApiError.internal())
+        else:
+            self._pass_on(data)
+
+    def _pass_on(self, data: bytes) -> None:
         writer = self._writer
         if writer is None:
             self._hold(data)
@@ -236,9 +243,6 @@ class TokenStream:
             self._wrote = self._wrote or data != b""
             if self._received >= self._grant_at and not writer.paused:
                 self._grant()
-        if error is not None:
-            # What came before it has been written: no token is lost to an error.
-            self._fail(error)
 
     def on_terminal(self, outcome: Outcome) -> None:
         if outcome.terminal is not None:
@@ -258,7 +262,7 @@ class TokenStream:
             self._request.count(self._events.usage)
         queued = 0.0 if self._ticket is None else self._ticket.queued_s
         meter.end(self._edge.clock(), self._status, queued=queued)
-        self._ticket = None  # breaks the reference cycle: it holds its sink
+        self._events = None  # and the error that it may hold
 
     def _first(self) -> EventStream | None:
         """Return the translator once an event has come that counts; diagnostics do not."""

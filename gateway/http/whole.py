@@ -15,6 +15,7 @@ from gateway.http.edge import Edge
 from gateway.observability.metrics import CancelPhase
 from gateway.pool import Outcome, OutcomeKind, Ticket, TicketState
 from gateway.translate import WholeAnswer
+from nnrp_backend.client import Terminal
 
 __all__ = ["WholeResponse"]
 
@@ -24,17 +25,18 @@ logger = logging.getLogger(__name__)
 class WholeResponse:
     """One answer that is not streamed. A client that leaves cancels it."""
 
-    __slots__ = ("_edge", "_request", "_result", "_status", "_ticket")
+    __slots__ = ("_edge", "_ended", "_request", "_result", "_status", "_ticket")
 
     def __init__(self, edge: Edge, request: ChatRequest) -> None:
         self._edge = edge
         self._request = request
+        self._ended = False
         self._status = 200
         self._ticket: Ticket | None = None
         self._result: asyncio.Future[WholeAnswer] = asyncio.get_running_loop().create_future()
 
     def __repr__(self) -> str:
-        return f"<WholeResponse [{'ended' if self._result.done() else 'waiting'}]>"
+        return f"<WholeResponse [{'ended' if self._ended else 'waiting'}]>"
 
     async def respond(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Submit the request, wait for its end, and answer.
@@ -64,6 +66,7 @@ class WholeResponse:
             edge.open.discard(self)
             if self._ticket is None:
                 request.meter.end(edge.clock(), 500)  # it was never submitted
+            del self._result  # an error's traceback holds this frame, and so would hold itself
 
     # gateway.pool.Sink
 
@@ -73,34 +76,37 @@ class WholeResponse:
             self._request.diagnostics.take(bodies)
 
     def on_terminal(self, outcome: Outcome) -> None:
+        if outcome.terminal is not None:
+            self._request.meter.answered(self._request.model)
+        if outcome.terminal is None or outcome.kind is OutcomeKind.FAILED:
+            self._fail(outcome.error or ApiError.cancelled())
+        else:
+            self._read(outcome.terminal)
+        queued = 0.0 if self._ticket is None else self._ticket.queued_s
+        self._request.meter.end(self._edge.clock(), self._status, queued=queued)
+
+    def _read(self, terminal: Terminal) -> None:
+        """Take the answer, of which a client that has left still pays the tokens."""
+        worker = None if self._ticket is None else self._ticket.worker
         try:
-            answer = self._translate(outcome)
+            answer = self._request.read_whole(terminal, worker)
         except ApiError as error:
             self._fail(error)
         except Exception:
             logger.exception("reading the answer to request %s failed", self._request.id)
             self._fail(ApiError.internal())
         else:
-            if not self._result.done():
+            self._request.count(answer.usage)
+            if not self._ended:
+                self._ended = True
                 self._result.set_result(answer)
-        queued = 0.0 if self._ticket is None else self._ticket.queued_s
-        self._request.meter.end(self._edge.clock(), self._status, queued=queued)
-        self._ticket = None  # breaks the reference cycle: it holds its sink
-
-    def _translate(self, outcome: Outcome) -> WholeAnswer:
-        if outcome.terminal is not None:
-            self._request.meter.answered(self._request.model)
-        if outcome.terminal is None or outcome.kind is OutcomeKind.FAILED:
-            raise outcome.error or ApiError.cancelled()
-        worker = None if self._ticket is None else self._ticket.worker
-        answer = self._request.read_whole(outcome.terminal, worker)
-        self._request.count(answer.usage)
-        return answer
 
     def _fail(self, error: Exception) -> None:
-        if not self._result.done():
+        if not self._ended:
+            self._ended = True
             self._status = error.status if isinstance(error, ApiError) else 499
-            self._result.set_exception(error)
+            if not self._result.done():  # it is when the server has cancelled who waits for it
+                self._result.set_exception(error)
 
     # gateway.http.direct.DirectListener
 
@@ -111,7 +117,7 @@ class WholeResponse:
         """Nothing to start."""
 
     def on_lost(self) -> None:
-        if self._result.done():
+        if self._ended:
             return
         if self._ticket is not None:
             queued = self._ticket.state is TicketState.QUEUED

@@ -7,7 +7,6 @@ import contextlib
 import logging
 import signal
 import socket
-import ssl
 from collections.abc import Callable, Iterator, Sequence
 from typing import Final, NamedTuple
 
@@ -31,6 +30,7 @@ from gateway.supervisor.admin import AdminServer, Health, admin_app
 from gateway.supervisor.children import Child, WorkerStartError
 from nnrp_backend.transport.endpoint import Endpoint, Scheme
 from nnrp_backend.transport.tasks import TaskSet
+from nnrp_backend.transport.tls import client_context
 
 __all__ = ["Addresses", "GatewayProcess"]
 
@@ -273,7 +273,6 @@ def _limits(config: GatewayConfig) -> PoolLimits:
 def _spec(worker: WorkerConfig) -> WorkerSpec:
     tls = None
     if Endpoint.parse(worker.endpoint).scheme is Scheme.TLS:
-        tls = ssl.create_default_context(cafile=worker.tls.ca_file)
-        if worker.tls.cert_file is not None:
-            tls.load_cert_chain(worker.tls.cert_file, worker.tls.key_file)
+        files = worker.tls
+        tls = client_context(ca=files.ca_file, cert=files.cert_file, key=files.key_file)
     return WorkerSpec(endpoint=worker.endpoint, name=worker.name, models=worker.models, ssl=tls)

@@ -36,7 +36,7 @@ class EventStream(Protocol):
     usage: Usage | None
     """Known after `end`, for most workers; None where nobody counted."""
     error: ApiError | None
-    """The in-band error that ended the stream, None when it ended well or has not ended."""
+    """The in-band error that `end` found in the terminal, None where it was an answer."""
 
     def feed(self, body: bytes) -> bytes:
         """Translate one event; b"" when it has no form in this API.
@@ -67,15 +67,17 @@ class ChatStream(ABC):
     def end(self, terminal: Terminal) -> bytes:
         if self._ended:
             return b""
-        if terminal.kind is not TerminalKind.RESULT:
-            return self.fail(from_terminal(terminal))
+        rest = b""
         try:
             event = decode_event(terminal.body) if terminal.body else None
-            if event is not None and event.type != EventType.COMPLETED:
-                return self.fail(from_terminal(terminal))
-            rest = self._complete(event)
+            if terminal.kind is TerminalKind.RESULT and _is_answer(event):
+                rest = self._complete(event)
+            else:
+                self.error = from_terminal(terminal)
         except ProfileError as error:
-            return self.fail(from_profile(error))
+            self.error = from_profile(error)
+        if self.error is not None:
+            return self.fail(self.error)
         self._ended = True
         return rest + DONE
 
@@ -83,7 +85,6 @@ class ChatStream(ABC):
         if self._ended:
             return b""
         self._ended = True
-        self.error = error
         return sse(error.body()) + DONE
 
     @abstractmethod
@@ -93,3 +94,8 @@ class ChatStream(ABC):
         Raises:
             ProfileError: the answer is not complete.
         """
+
+
+def _is_answer(event: Event | None) -> bool:
+    """Whether a terminal's event is one; a worker that sends none has nothing to add."""
+    return event is None or event.type == EventType.COMPLETED

@@ -228,6 +228,7 @@ class NnrpClient:
             TooManyOperations: the worker's granted number is in flight, or (`Congested`) it has
                 yet to read hundreds of megabytes.
             PayloadTooLarge: the envelope does not fit a packet.
+            LocalProtocolError: a deadline or priority does not fit its field.
         """
         link = self._link
         if link is None or not link.usable or link.session is None:

@@ -28,7 +28,7 @@ class CacheUse(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Diagnostics(msgspec.Struct, frozen=True, kw_only=True):
-    """One `response.diagnostics`; None is what this one does not say. An answer may have several."""
+    """One `response.diagnostics`; None is what it does not say. An answer may have several."""
 
     queue_delay_ms: float | None = None
     """Milliseconds in the worker before the engine had the request."""
@@ -39,15 +39,15 @@ class Diagnostics(msgspec.Struct, frozen=True, kw_only=True):
     cache: CacheUse | None = None
 
 
-class _StrictPressure(EnginePressure, forbid_unknown_fields=True):
+class _StrictPressure(EnginePressure, frozen=True, forbid_unknown_fields=True):
     pass
 
 
-class _StrictCache(CacheUse, forbid_unknown_fields=True):
+class _StrictCache(CacheUse, frozen=True, forbid_unknown_fields=True):
     pass
 
 
-class _StrictDiagnostics(Diagnostics, forbid_unknown_fields=True):
+class _StrictDiagnostics(Diagnostics, frozen=True, forbid_unknown_fields=True):
     pressure: _StrictPressure | None = None
     cache: _StrictCache | None = None
 
@@ -63,10 +63,11 @@ def read_diagnostics(event: Event, *, strict: bool = False) -> Diagnostics:
         ProfileError: `adapter_runtime_error`: a member has the wrong type, or `strict` and one is
             not known.
     """
+    said = event.diagnostics or {}
     try:
-        return msgspec.convert(
-            event.diagnostics or {}, _StrictDiagnostics if strict else Diagnostics
-        )
+        if strict:
+            msgspec.convert(said, _StrictDiagnostics)
+        return msgspec.convert(said, Diagnostics)
     except msgspec.ValidationError as error:
         raise ProfileError(
             ErrorCode.ADAPTER_RUNTIME_ERROR, f"The worker sent malformed diagnostics: {error}."

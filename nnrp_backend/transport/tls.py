@@ -10,7 +10,7 @@ __all__ = ["TlsFilesError", "client_context", "server_context"]
 File = str | PathLike[str]
 
 
-class TlsFilesError(ValueError):
+class TlsFilesError(OSError):
     """Raise for files that make no TLS context; `.files`, `.reason`."""
 
     def __init__(self, files: tuple[File, ...], reason: str) -> None:

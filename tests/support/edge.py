@@ -81,6 +81,12 @@ class Edge:
         self.open.tick(self.clock.now)
 
 
+def outcomes(running: Edge, model: str = "m") -> dict[str, int]:
+    """How requests about a model ended so far; "" are those that no worker saw."""
+    requests = running.metrics.model(model).requests
+    return {outcome: count for outcome, count in requests.items() if count}
+
+
 class _Server(uvicorn.Server):
     """Stops when it is told to, and not at the next look of ten per second."""
 

@@ -62,7 +62,9 @@ class Submission:
     # The worker's side.
 
     def events(self, *bodies: bytes) -> None:
-        """Deliver events that arrived in one read."""
+        """Deliver events that arrived in one read; after the end they reach nobody."""
+        if self.ended:
+            return
         diagnostics = b'{"type":"response.diagnostics"'
         if not all(body.startswith(diagnostics) for body in bodies):
             self.state = TicketState.STREAMING
@@ -90,7 +92,9 @@ class Submission:
         assert not self.ended, "a request ends once"
         self.ended = True
         self.state = TicketState.DONE
-        self.sink.on_terminal(Outcome(kind, error, terminal))
+        sink = self.sink
+        del self.sink  # as the ticket does: sinks keep their tickets
+        sink.on_terminal(Outcome(kind, error, terminal))
 
 
 class KnownWorker:

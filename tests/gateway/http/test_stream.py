@@ -5,7 +5,6 @@ Everything runs on both ways: the direct writer, and sse-starlette for other ser
 
 from __future__ import annotations
 
-import gc
 import json
 from typing import Any
 
@@ -22,24 +21,14 @@ from gateway.pool import OutcomeKind, TicketState
 from nnrp_backend.client import Terminal, TerminalKind
 from nnrp_backend.profile import events
 from nnrp_backend.profile.errors import ErrorCode, ProfileError
-from tests.support.edge import Edge, Way, edge
+from tests.support.edge import Way, edge, outcomes
 from tests.support.fake_pool import sse, text
+from tests.support.garbage import freed_without_the_collector
 from tests.support.waiting import turns, until
 
 DONE = b"data: [DONE]\n\n"
 KEEP_ALIVE = b": keep-alive\n\n"
 USAGE = {"prompt_tokens": 3, "completion_tokens": 2, "total_tokens": 5}
-
-
-@pytest.fixture(params=["direct", "ordinary"])
-def way(request: pytest.FixtureRequest) -> Way:
-    way: Way = request.param
-    return way
-
-
-def outcomes(running: Edge, model: str = "m") -> dict[str, int]:
-    requests = running.metrics.model(model).requests
-    return {outcome: count for outcome, count in requests.items() if count}
 
 
 # The bytes.
@@ -214,12 +203,12 @@ async def test_an_event_that_breaks_the_profile_ends_the_stream_in_band(way: Way
         client.chat(stream=True)
         submission = await running.pool.next()
         submission.events(text("a"), b"{no json", text("never"))
+        submission.events(text("late"))
         assert (await client.head())[0] == 200
         body = await client.chunks()
         assert body.startswith(sse("a") + b'data: {"error":')
         assert body.endswith(DONE)
         assert submission.cancelled
-        submission.events(text("late"))
 
 
 async def test_a_translation_that_fails_is_an_error_without_detail(
@@ -587,9 +576,9 @@ async def test_one_event_over_the_bound_is_no_sign_of_a_slow_reader(way: Way) ->
         assert running.metrics.stalled_readers == 0
 
 
-async def test_a_worker_without_credit_is_cancelled_above_the_bound() -> None:
+async def test_a_worker_without_credit_is_cancelled_above_the_bound(way: Way) -> None:
     sections = {"stream": {"unsent_bytes": 65536}}
-    async with edge("direct", **sections) as running, await running.connect() as client:
+    async with edge(way, **sections) as running, await running.connect() as client:
         client.writer.transport.pause_reading()  # type: ignore[attr-defined]
         client.chat(stream=True)
         submission = await running.pool.next()
@@ -709,24 +698,41 @@ async def test_nobody_else_gets_diagnostics(way: Way) -> None:
         assert await client.chunks() == sse("a") + DONE
 
 
-async def test_a_finished_stream_leaves_nothing_to_the_garbage_collector() -> None:
-    async with edge() as running, await running.connect() as client:
-        gc.collect()
-        gc.disable()
-        try:
-            for number in range(1, 4):
-                client.chat(stream=True)
-                submission = await running.pool.next(number)
-                submission.events(text("a"))
-                submission.answer(usage=USAGE)
-                await client.head()
-                await client.chunks()
+@pytest.mark.parametrize(
+    "end", ["answered", "failed", "error", "refused", "malformed", "broken", "broken later", "left"]
+)
+async def test_a_stream_leaves_nothing_to_the_garbage_collector(end: str) -> None:
+    kinds = TokenStream, ChatRequest, DirectWriter, RequestMeter, ApiError
+    async with (
+        edge() as running,
+        await running.connect() as client,
+        freed_without_the_collector(*kinds),
+    ):
+        if end == "refused":
+            running.pool.refuse = ApiError.queue_full()
+        client.chat(stream=True, n="two" if end == "malformed" else 1)
+        if end not in ("refused", "malformed"):
+            submission = await running.pool.next()
+            match end:
+                case "answered":
+                    submission.events(text("a"))
+                    submission.answer(usage=USAGE)
+                case "failed":
+                    submission.fail(ApiError.worker_lost())
+                case "error":
+                    submission.push(events.error(ProfileError(ErrorCode.BACKEND_ERROR, "no")))
+                case "broken":
+                    submission.events(b"{no json")
+                case "broken later":
+                    submission.events(text("a"), b"{no json")
+                case "left":
+                    await client.close()
+                    await until(lambda: running.pool.submissions[0].cancelled)
             del submission
-            running.pool.submissions.clear()
-            kinds = TokenStream, ChatRequest, DirectWriter, RequestMeter
-            await until(lambda: not [o for o in gc.get_objects() if isinstance(o, kinds)])
-        finally:
-            gc.enable()
+        if end != "left":
+            await client.head()
+        running.pool.submissions.clear()
+        running.pool.refuse = None
 
 
 async def test_its_repr_tells_state_and_way(way: Way) -> None:

@@ -8,14 +8,16 @@ from typing import Any
 import pytest
 
 from gateway.errors import ApiError
-from gateway.http import whole
+from gateway.http.chat_request import ChatRequest
 from gateway.http.disconnect import DisconnectWatch
-from gateway.observability.metrics import CancelPhase
+from gateway.http.whole import WholeResponse
+from gateway.observability.metrics import CancelPhase, RequestMeter
 from gateway.pool import OutcomeKind, TicketState
 from nnrp_backend.client import Terminal, TerminalKind
 from nnrp_backend.profile import events
 from nnrp_backend.profile.errors import ErrorCode, ProfileError
-from tests.support.edge import Edge, Way, edge
+from tests.support.edge import Way, edge, outcomes
+from tests.support.garbage import freed_without_the_collector
 from tests.support.waiting import turns, until
 
 COMPLETION: dict[str, Any] = {
@@ -33,17 +35,6 @@ COMPLETION: dict[str, Any] = {
     ],
     "usage": {"prompt_tokens": 3, "completion_tokens": 2, "total_tokens": 5},
 }
-
-
-@pytest.fixture(params=["direct", "ordinary"])
-def way(request: pytest.FixtureRequest) -> Way:
-    way: Way = request.param
-    return way
-
-
-def outcomes(running: Edge, model: str = "m") -> dict[str, int]:
-    requests = running.metrics.model(model).requests
-    return {outcome: count for outcome, count in requests.items() if count}
 
 
 async def test_the_answer_is_the_worker_s(way: Way) -> None:
@@ -194,13 +185,50 @@ async def test_a_failure_of_ours_is_an_error_without_detail(
     async with edge(way) as running, await running.connect() as client:
         client.chat()
         submission = await running.pool.next()
-        monkeypatch.setattr(whole.ChatRequest, "read_whole", fail)
+        monkeypatch.setattr(ChatRequest, "read_whole", fail)
         submission.answer(**COMPLETION)
         status, _, body = await client.json()
         assert (status, body["error"]["code"]) == (500, "internal_error")
         assert "secret" not in json.dumps(body)
         assert "ZeroDivisionError" in caplog.text
         assert outcomes(running) == {"internal": 1}
+
+
+@pytest.mark.parametrize("end", ["answered", "failed", "refused", "left"])
+async def test_an_answer_leaves_nothing_to_the_garbage_collector(end: str) -> None:
+    kinds = WholeResponse, ChatRequest, RequestMeter, ApiError
+    async with (
+        edge() as running,
+        await running.connect() as client,
+        freed_without_the_collector(*kinds),
+    ):
+        if end == "refused":
+            running.pool.refuse = ApiError.queue_full()
+        client.chat()
+        submission = await running.pool.next()
+        match end:
+            case "answered":
+                submission.answer(**COMPLETION)
+            case "failed":
+                submission.fail(ApiError.worker_lost())
+            case "left":
+                await client.close()
+                await until(lambda: running.pool.submissions[0].cancelled)
+        del submission
+        if end != "left":
+            await client.head()
+        running.pool.submissions.clear()
+        running.pool.refuse = None
+
+
+async def test_a_server_that_gives_the_request_up_cancels(way: Way) -> None:
+    async with edge(way) as running, await running.connect() as client:
+        client.chat()
+        submission = await running.pool.next()
+        for task in tuple(running.server.server_state.tasks):
+            task.cancel()
+        await until(lambda: submission.cancelled)
+        await until(lambda: running.metrics.in_flight == 0)
 
 
 async def test_its_repr_tells_the_state() -> None:

@@ -326,3 +326,6 @@ def test_tls_is_for_tls_endpoints(tmp_path: Path) -> None:
     context = _spec(trusting).ssl
     assert context is not None
     assert len(context.get_ca_certs()) == 1
+    nonsense = WorkerConfig(endpoint="nnrps://w", tls={"ca_file": __file__})  # type: ignore[arg-type]
+    with pytest.raises(OSError, match=r"test_process\.py: OpenSSL cannot use it"):
+        _spec(nonsense)

@@ -393,7 +393,7 @@ async def test_a_window_of_nothing_holds_everything_but_the_end() -> None:
 async def test_an_ended_operation_is_freed_without_the_garbage_collector(
     script: str, stream: bool
 ) -> None:
-    """What a request leaves behind may be megabytes, and an engine may have frozen the collector."""
+    """What a request leaves behind may be megabytes, and engines freeze the collector."""
     adapter = Adapter(SimEngine())
     async with connected(adapter) as (server, client):
         await client.request(sim("/sim tokens=1", stream=stream))

@@ -413,9 +413,10 @@ async def test_a_timeout_of_zero_is_no_bound_even_where_there_is_one() -> None:
 
 
 async def test_waiting_for_the_client_is_no_stall() -> None:
-    harness = await Harness(nnrp=NnrpOptions(timeout_ms=20, credit=1)).start(*text_chunks("a", "b"))
+    options = NnrpOptions(timeout_ms=200, credit=1)
+    harness = await Harness(nnrp=options).start(*text_chunks("a", "b"))
     await harness.events(1)
-    await asyncio.sleep(0.05)  # more than twice the bound
+    await asyncio.sleep(0.45)  # more than twice the bound
     assert not harness.operation.done
     harness.engine.feed(end=True)
     harness.operation.grant(None)

@@ -189,7 +189,7 @@ async def test_cancelling_connect_leaves_no_connection():
 
 async def test_it_can_connect_again_after_a_loss():
     service = Service()
-    async with serving(service) as (server, endpoint), connected(endpoint) as client:
+    async with serving(service) as (_, endpoint), connected(endpoint) as client:
         recorder = Recorder()
         client.submit(PAYLOAD, recorder)
         await until(lambda: service.operations)
@@ -377,7 +377,7 @@ async def test_a_lost_connection_ends_every_operation_once():
     service = Service()
     listener = Listener()
     async with (
-        serving(service) as (server, endpoint),
+        serving(service) as (_, endpoint),
         connected(endpoint, listener=listener) as client,
     ):
         recorders = [Recorder() for _ in range(5)]

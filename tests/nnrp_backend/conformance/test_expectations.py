@@ -135,7 +135,7 @@ def test_diagnostics_as_expected_are_fine(wanted: dict[str, Any], came: list[Any
         (
             {"presence": "required", "strict": True},
             [OURS | {"diagnostics": []}],
-            "Expected `object | null`",
+            "diagnostics is [], {} expected",
         ),
         ({"presence": "forbidden"}, [DELTA, DIAGNOSED], "without being asked"),
     ],

@@ -10,6 +10,7 @@ import pytest
 
 from nnrp_backend.client import NnrpClient
 from nnrp_backend.conformance import runner
+from nnrp_backend.conformance.findings import Rule
 from nnrp_backend.conformance.planner import Plan, make_plan
 from nnrp_backend.conformance.recipe import Recipe, builtin_recipes, load_recipes
 from nnrp_backend.conformance.runner import Outcome, Played, payload_of, play_all
@@ -215,6 +216,10 @@ FAULTS: list[tuple[str, Fault, str]] = [
     # The wire below.
     (STREAM, answer_with(garbage=True), "wire: "),
 ]
+
+
+def test_each_rule_has_a_target_that_breaks_it() -> None:
+    assert set(Rule) <= {finding.partition(":")[0] for _, _, finding in FAULTS}
 
 
 def _names(value: Any) -> str:

@@ -260,7 +260,7 @@ async def test_a_grant_that_came_with_the_submit_is_newer_than_its_window():
 @pytest.mark.parametrize("end", ["complete", "cancel", "loss"])
 async def test_a_waiter_is_woken_by_the_end(end):
     service = Service()
-    async with serving(service) as (server, endpoint), connected(endpoint) as client:
+    async with serving(service) as (_, endpoint), connected(endpoint) as client:
         sent, served, _ = await submitted(client, service)
         served.set_credit(0)
         waiting = asyncio.create_task(served.wait_ready())

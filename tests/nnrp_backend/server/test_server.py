@@ -175,6 +175,25 @@ async def test_close_takes_nothing_new():
         assert await peer.closed() == b""
 
 
+async def test_a_client_in_the_middle_of_its_handshake_hears_of_the_drain():
+    service = Service()
+    async with serving(service) as (server, endpoint), connected(endpoint) as client:
+        peer = await RawPeer.connect(endpoint.host, endpoint.port)
+        await until(lambda: server.connections == 2)
+        client.submit(PAYLOAD, Recorder())
+        await until(lambda: service.operations)
+        closing = asyncio.create_task(server.close(drain_timeout=10))
+        await until(lambda: client.draining)
+        peer.send(frames.hello() + frames.session_open())
+        assert (await peer.read()).kind == frames.HELLO_ACK
+        refusal = await peer.read()
+        retry_later = 2
+        assert (refusal.kind, refusal.session, refusal.meta[7]) == (frames.OPEN_ACK, 0, retry_later)
+        service.operations[0].complete(b"{}")
+        await closing
+        assert await peer.closed() == b""
+
+
 async def test_close_ends_what_does_not_end_by_itself():
     """Handlers are told, and what they leave is dropped: the client hears a terminal of each."""
     obedient, deaf = Service(), Service(obey=False)
@@ -216,7 +235,7 @@ async def test_close_is_not_held_up_by_a_peer_that_does_not_read(monkeypatch):
 async def test_abort_connection_loses_that_connection_only():
     service = Service()
     async with (
-        serving(service) as (server, endpoint),
+        serving(service) as (_, endpoint),
         connected(endpoint) as first,
         connected(endpoint) as second,
     ):
