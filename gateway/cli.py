@@ -22,6 +22,7 @@ import click
 from gateway import __version__
 from gateway.config import ConfigError, GatewayConfig, load
 from gateway.supervisor.children import Child, WorkerStartError
+from gateway.supervisor.files import raise_file_limit
 from gateway.supervisor.gpus import GpuError, device_ids, share_out
 from gateway.supervisor.process import Addresses, GatewayProcess
 
@@ -215,8 +216,10 @@ def _run(config: GatewayConfig, children: Sequence[Child]) -> None:
         level=config.log.level.upper(),
         format="%(asctime)s %(levelname)s %(name)s: %(message)s",
     )
-    # Its servers come and go with the process, which says so itself.
-    logging.getLogger("uvicorn.error").setLevel(logging.WARNING)
+    # Its servers come and go with the process, which says so itself; and what it warns of is one
+    # line for each request that is not HTTP, which anybody may send without end.
+    logging.getLogger("uvicorn.error").setLevel(logging.ERROR)
+    raise_file_limit()
     # What has been imported stays: a full collection would look at all of it, for ten milliseconds
     # and more in which no token moves.
     gc.freeze()

@@ -149,9 +149,9 @@ class AdminConfig(_Section):
         description="Seconds without an event loop heartbeat after which `/livez` fails.",
     )
     ready_without_workers: bool = Field(
-        default=False,
-        description="Whether `/readyz` stays 200 when the last worker is lost: where all gateways "
-        "share their workers, an answer of 503 may be better than no gateway at all.",
+        default=True,
+        description="Whether `/readyz`, once 200, stays so while no worker can serve: where "
+        "gateways share their workers, a 503 there would take all of them away at once.",
     )
 
 
@@ -176,7 +176,7 @@ class StreamConfig(_Section):
     )
     send_timeout: PositiveSeconds = Field(
         default=60.0,
-        description="Seconds a client may read nothing before its stream is cancelled.",
+        description="Seconds a client may read nothing of its answer before it is cut off.",
     )
     credit: int = Field(default=64, ge=2, description="Window of events per stream (NNRP credit).")
     unsent_bytes: int = Field(

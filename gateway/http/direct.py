@@ -28,12 +28,15 @@ import asyncio
 import enum
 import logging
 import socket
+import sys
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, Protocol, cast
 
+from httptools import HttpParserUpgrade, HttpRequestParser
 from uvicorn.protocols.http.h11_impl import H11Protocol
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from gateway.http.refusals import MAX_HEAD, HeadTooLargeError, Refusing
+from gateway.http.upgrades import head_without_upgrade
 
 if TYPE_CHECKING:
     from uvicorn._types import ASGI3Application, ASGIReceiveCallable, ASGISendCallable, Scope
@@ -48,6 +51,8 @@ EXTENSION: Final = "nnrp.direct_writer"
 DEFAULT_SEND_BUFFER: Final = 64 * 1024
 # asyncio's own mark is 64 KiB; a reader 16 KiB behind a token stream is already seconds behind.
 DEFAULT_HIGH_WATER: Final = 16 * 1024
+
+DEFAULT_SEND_TIMEOUT: Final = 60.0
 
 # Headers with which the framing of the body is not plain chunks.
 _OTHER_FRAMING: Final = frozenset({b"content-length", b"content-encoding", b"transfer-encoding"})
@@ -125,6 +130,7 @@ class DirectWriter:
         """
         protocol = self._protocol
         if protocol is None or self._cycle.disconnected or protocol.transport.is_closing():
+            self._cycle.disconnected = True  # uvicorn, told later, would miss a response
             return False
         self._listener = listener
         protocol.resume_reading_if_idle()
@@ -205,8 +211,9 @@ class _DirectProtocol(Refusing):
     """Mixin for uvicorn's HTTP/1.1 protocols that lends each request a :class:`DirectWriter`."""
 
     # Outside __dict__: instances share its keys, and one more attribute ends the sharing (1.3 kB).
-    __slots__ = ("_application", "_writer")
+    __slots__ = ("_application", "_stall", "_writer", "reads")
 
+    send_timeout: ClassVar[float] = DEFAULT_SEND_TIMEOUT
     send_buffer: ClassVar[int] = DEFAULT_SEND_BUFFER
     high_water: ClassVar[int] = DEFAULT_HIGH_WATER
 
@@ -219,7 +226,9 @@ class _DirectProtocol(Refusing):
         super().__init__(*args, **kwargs)
         self._application = self.app
         self._writer: DirectWriter | None = None
+        self._stall: asyncio.TimerHandle | None = None
         self._head_bytes = 0
+        self.reads = 0
         self.app = self._serve
 
     def _has_queued_request(self) -> bool:
@@ -247,6 +256,10 @@ class _DirectProtocol(Refusing):
             if sock.family in (socket.AF_INET, socket.AF_INET6):
                 sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
+    def data_received(self, data: bytes) -> None:
+        self.reads += 1
+        super().data_received(data)
+
     def pause_writing(self) -> None:
         super().pause_writing()
         if self._writer is not None:
@@ -254,6 +267,7 @@ class _DirectProtocol(Refusing):
 
     def resume_writing(self) -> None:
         super().resume_writing()
+        self._stop_watching()
         if self._writer is not None:
             self._writer._set_paused(False)
 
@@ -264,13 +278,46 @@ class _DirectProtocol(Refusing):
             writer._cycle.disconnected = True
             writer._cycle.message_event.set()
         super().connection_lost(exc)
+        self._stop_watching()
         self.app = self._application  # breaks the reference cycle through the bound method
         if writer is not None:
             writer._close()
 
+    # The last bytes of a response, for which nobody waits any more.
+
+    def _watch_last_bytes(self) -> None:
+        """Cut off a client that reads nothing of them for `send_timeout` seconds.
+
+        uvicorn would close, which waits until all has been read: for ever, and in our memory.
+        """
+        self._stop_watching()
+        if self.flow.write_paused:
+            loop = asyncio.get_running_loop()
+            unread = self.transport.get_write_buffer_size()
+            self._stall = loop.call_later(self.send_timeout, self._look_at_last_bytes, unread)
+
+    def _look_at_last_bytes(self, unread: int) -> None:
+        if self.transport.get_write_buffer_size() < unread:
+            self._watch_last_bytes()
+        else:
+            self.transport.abort()
+
+    def _stop_watching(self) -> None:
+        if self._stall is not None:
+            self._stall.cancel()
+            self._stall = None
+
     # ASGI
 
     async def _serve(
+        self, scope: Scope, receive: ASGIReceiveCallable, send: ASGISendCallable
+    ) -> None:
+        try:
+            await self._lend_writer(scope, receive, send)
+        finally:
+            self._watch_last_bytes()
+
+    async def _lend_writer(
         self, scope: Scope, receive: ASGIReceiveCallable, send: ASGISendCallable
     ) -> None:
         cycle = cast("_Cycle | None", getattr(send, "__self__", None))
@@ -323,17 +370,27 @@ class _DirectProtocol(Refusing):
 class DirectHttpToolsProtocol(_DirectProtocol, HttpToolsProtocol):
     """uvicorn's httptools protocol with the direct writer, a bounded head, and HTTP/1.0."""
 
+    __slots__ = ("_body_came", "_upgrade_at")
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._body_came = False
+        self._upgrade_at: int | None = None
+
     def _has_queued_request(self) -> bool:
         return bool(self.pipeline)
 
     def data_received(self, data: bytes) -> None:
         before = self.scope
+        self._body_came = False
         super().data_received(data)
-        cycle = cast("RequestResponseCycle | None", self.cycle)
-        if self.scope is (None if cycle is None else cycle.scope):
-            return  # between requests, or inside a body
-        # In a head. The read that it began in is not counted: it may have ended a large body.
-        self._head_bytes = self._head_bytes + len(data) if self.scope is before else 0
+        if self._upgrade_at is not None:
+            self._decline_upgrade(data)
+            return
+        # Counts what no limit on the body does: heads, trailers, chunk extensions. The read that a
+        # head began in is not counted: it may have ended a large body.
+        counts = self.scope is before and not self._body_came
+        self._head_bytes = self._head_bytes + len(data) if counts else 0
         if self._head_bytes > MAX_HEAD and not self.transport.is_closing():
             self.refuse(HeadTooLargeError())
 
@@ -341,7 +398,38 @@ class DirectHttpToolsProtocol(_DirectProtocol, HttpToolsProtocol):
         size = len(self.url) + sum(len(name) + len(value) + 4 for name, value in self.headers)
         if size > MAX_HEAD:
             raise HeadTooLargeError
+        if self._offers_upgrade():
+            return
         super().on_headers_complete()
+        self.headers = []  # trailers are no headers (RFC 9110, section 6.5.1)
+
+    def on_body(self, body: bytes) -> None:
+        self._body_came = True
+        super().on_body(body)
+
+    def on_message_complete(self) -> None:
+        if not self._offers_upgrade():
+            super().on_message_complete()
+
+    def _offers_upgrade(self) -> bool:
+        return self.parser.should_upgrade() and self.parser.get_method() != b"CONNECT"
+
+    def _unsupported_upgrade_warning(self) -> None:
+        """Note where the head ended. uvicorn calls it while it handles what the parser raised."""
+        error = sys.exc_info()[1]
+        if isinstance(error, HttpParserUpgrade) and self._offers_upgrade():
+            self._upgrade_at = error.args[0]
+
+    def _decline_upgrade(self, data: bytes) -> None:
+        """Read the request anew, as if it had not offered another protocol."""
+        rest, self._upgrade_at = data[self._upgrade_at :], None
+        parser = self.parser
+        head = head_without_upgrade(
+            parser.get_method(), self.url, parser.get_http_version(), self.headers
+        )
+        self.parser = HttpRequestParser(self)
+        self.parser.set_dangerous_leniencies(lenient_data_after_close=True)  # as uvicorn has it
+        self.data_received(head + rest)
 
     def _send_unframed(self, send: ASGISendCallable) -> ASGISendCallable:
         cycle = cast("RequestResponseCycle", getattr(send, "__self__", None))
@@ -373,11 +461,14 @@ def direct_protocol(
     *,
     send_buffer: int = DEFAULT_SEND_BUFFER,
     high_water: int = DEFAULT_HIGH_WATER,
+    send_timeout: float = DEFAULT_SEND_TIMEOUT,
 ) -> type[asyncio.Protocol]:
     """Return the class to give to ``uvicorn.Config(http=...)``.
 
     `send_buffer` bounds the kernel's queue per client (SO_SNDBUF in bytes; Linux doubles it);
-    above `high_water` bytes in the transport the listener hears ``on_pause``.
+    above `high_water` bytes in the transport the listener hears ``on_pause``; a client that reads
+    nothing of the end of a response for `send_timeout` seconds is cut off.
     """
     base = DirectHttpToolsProtocol if implementation == "httptools" else DirectH11Protocol
-    return type(base.__name__, (base,), {"send_buffer": send_buffer, "high_water": high_water})
+    settings = {"send_buffer": send_buffer, "high_water": high_water, "send_timeout": send_timeout}
+    return type(base.__name__, (base,), settings)

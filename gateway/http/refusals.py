@@ -13,7 +13,7 @@ import httptools
 from gateway.errors import ApiError
 from gateway.http.asgi import new_request_id
 
-__all__ = ["MAX_HEAD", "HeadTooLargeError", "Refusing", "refusal"]
+__all__ = ["MAX_HEAD", "HeadTooLargeError", "Refusing", "SlowRequestError", "refusal"]
 
 #: Request line and headers, bytes. httptools has no bound of its own, and h11 one of 16 KiB.
 MAX_HEAD: Final = 64 * 1024
@@ -24,6 +24,13 @@ class HeadTooLargeError(Exception):
 
     def __init__(self) -> None:
         super().__init__(f"the request line and headers are over {MAX_HEAD} bytes")
+
+
+class SlowRequestError(Exception):
+    """A client takes too long over its request."""
+
+    def __init__(self) -> None:
+        super().__init__("the request did not come to its end in time")
 
 
 class Refusing(asyncio.Protocol):
@@ -53,6 +60,8 @@ def refusal(exception: BaseException | None) -> ApiError:
         exception = exception.__context__
     if isinstance(exception, HeadTooLargeError):
         return _head_too_large()
+    if isinstance(exception, SlowRequestError):
+        return ApiError(408, "The request was not sent in time.", code="request_timeout")
     if isinstance(exception, httptools.HttpParserInvalidMethodError):
         return ApiError(405, "There is no such HTTP method.", code="method_not_allowed")
     if isinstance(exception, h11.RemoteProtocolError) and exception.error_status_hint == 431:

@@ -199,7 +199,8 @@ class Backend:
         self._on_change()
 
     def detach(self, reason: str = "") -> None:
-        """Let go of a connection that has ended."""
+        """Let go of a connection that has ended, and of what was reported before it served."""
+        self._resume()
         if self.client is None:
             return
         self.client = None
@@ -207,7 +208,6 @@ class Backend:
         self.losses += 1
         self.last_error = reason
         self.state = BackendState.DOWN
-        self._resume()
         self._lost.set()
         level = logging.INFO if reason == CLOSED_HERE else logging.WARNING
         logger.log(level, "worker %s is lost: %s", self.name, reason or "it closed the connection")

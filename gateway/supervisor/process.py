@@ -16,11 +16,12 @@ from starlette.types import ASGIApp
 
 from gateway import __version__
 from gateway.app import create_app, tick_interval
-from gateway.config import GatewayConfig, HttpConfig, WorkerConfig
+from gateway.config import GatewayConfig, WorkerConfig
 from gateway.errors import ApiError
 from gateway.http.direct import direct_protocol
 from gateway.http.open_requests import OpenRequests
 from gateway.http.refusals import MAX_HEAD
+from gateway.http.slow_requests import SlowRequests
 from gateway.lifecycle import Lifecycle
 from gateway.observability.collector import GatewayCollector, register
 from gateway.observability.heartbeat import Heartbeat
@@ -100,7 +101,7 @@ class GatewayProcess:
         pool = Pool([_spec(worker) for worker in config.workers], limits=_limits(config))
         open_requests = OpenRequests(interval=tick_interval(config.stream))
         app = create_app(config, pool=pool, metrics=metrics, open_requests=open_requests)
-        server = PublicServer(app, config.http, public, open_requests)
+        server = PublicServer(app, config, public, open_requests)
         heartbeat = Heartbeat(metrics.loop_delay)
         health = Health(
             lifecycle=lifecycle,
@@ -171,15 +172,19 @@ class PublicServer:
     def __init__(
         self,
         app: ASGIApp,
-        config: HttpConfig,
+        config: GatewayConfig,
         sock: socket.socket,
         open_requests: OpenRequests,
     ) -> None:
         self.closed = asyncio.Event()
         self._sock = sock
         self._open_requests = open_requests
+        http = config.http
         protocol = direct_protocol(
-            config.implementation, send_buffer=config.send_buffer, high_water=config.high_water
+            http.implementation,
+            send_buffer=http.send_buffer,
+            high_water=http.high_water,
+            send_timeout=config.stream.send_timeout,
         )
         self._server = _Uvicorn(
             uvicorn.Config(
@@ -189,20 +194,23 @@ class PublicServer:
                 lifespan="on",
                 ws="none",
                 log_config=None,
-                access_log=config.access_log,
+                access_log=http.access_log,
                 server_header=False,
                 proxy_headers=False,
-                backlog=config.backlog,
-                timeout_keep_alive=config.keep_alive_timeout,
+                backlog=http.backlog,
+                timeout_keep_alive=http.keep_alive_timeout,
                 h11_max_incomplete_event_size=MAX_HEAD,
             )
         )
 
     async def serve(self) -> None:
         """Answer until drained."""
+        slow_requests = SlowRequests(self._server.server_state.connections)
+        slow_requests.start()
         try:
             await self._server.serve(sockets=[self._sock])
         finally:
+            slow_requests.stop()
             self.closed.set()
 
     # gateway.lifecycle.Drainable

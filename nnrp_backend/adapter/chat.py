@@ -53,6 +53,8 @@ class ChatOperation:
         self._stall_timeout = stall_timeout
         self._ended = ended
         self._engine_died = engine_died
+        # Our own clients that asked for no diagnostics ignore the stages: each is a wake-up saved.
+        self._tells_progress = work.nnrp.diagnostics or not operation.session.peer_is_ours
         self._outcome: Outcome | None = None
         self._mapper: ChatChunkMapper | None = None
         self._held: Sequence[bytes] = ()
@@ -78,7 +80,7 @@ class ChatOperation:
             return
         if nnrp.credit is not None:
             operation.set_credit(nnrp.credit)
-        operation.send_progress(Stage.ADMITTED)
+        self._progress(Stage.ADMITTED)
         self._task = tasks.start(self._run(), name=self._work.request.id)
 
     # --- OperationEvents: what the client says ----------------------------------------------------
@@ -171,7 +173,7 @@ class ChatOperation:
                     self._stall.beat()
                 if not producing:
                     producing = True
-                    self.operation.send_progress(Stage.PRODUCING_PARTIAL)
+                    self._progress(Stage.PRODUCING_PARTIAL)
                 # Without credit one chunk is held here and no more are pulled. Were none pulled at
                 # all, a client that does not read could not hear that the stream has ended.
                 await self._send(mapper.feed(chunk))
@@ -180,11 +182,15 @@ class ChatOperation:
         self._complete(mapper.completed())
 
     def _begin(self) -> None:
-        self.operation.send_progress(Stage.EXECUTING)
+        self._progress(Stage.EXECUTING)
         own = self._work.nnrp.timeout_ms
         bound = self._stall_timeout if own is None else to_seconds(own)
         if bound:
             self._stall = StallTimer(asyncio.get_running_loop(), bound, self._stalled)
+
+    def _progress(self, stage: Stage) -> None:
+        if self._tells_progress:
+            self.operation.send_progress(stage)
 
     def _dispatch_diagnostics(self) -> Sequence[bytes]:
         if not self._work.nnrp.diagnostics:
@@ -219,7 +225,7 @@ class ChatOperation:
     def _complete(self, terminal: bytes) -> None:
         if self._outcome is not None:
             return
-        self.operation.send_progress(Stage.FINALIZING)
+        self._progress(Stage.FINALIZING)
         sent = self.operation.complete(terminal)
         self._conclude(Outcome.COMPLETED if sent else Outcome.ERROR)
 

@@ -31,7 +31,15 @@ _U32: Final = 0xFFFFFFFF
 class ClientSessions(Connection):
     """Everything of a client that is not about one operation."""
 
-    __slots__ = ("_config", "_opening", "_probe", "_probe_id", "_waiting_opens")
+    __slots__ = (
+        "_config",
+        "_moved_at",
+        "_opening",
+        "_probe",
+        "_probe_id",
+        "_progress",
+        "_waiting_opens",
+    )
 
     def __init__(self, config: ClientConfig | None = None) -> None:
         self._config = config or ClientConfig()
@@ -41,6 +49,8 @@ class ClientSessions(Connection):
         self._waiting_opens: deque[int] = deque()
         self._probe_id = 0
         self._probe: tuple[int, float] | None = None  # id and time of the unanswered one
+        self._progress = (0, 0)  # what had been read when a probe was due
+        self._moved_at = 0.0  # when that was last seen to change
 
     # --- hello -----------------------------------------------------------------------------------
 
@@ -273,11 +283,25 @@ class ClientSessions(Connection):
         if silence >= self._config.dead_after:
             self._end(PeerTimeout("bytes", self._config.dead_after))
             return
+        if self._is_stuck(now):
+            self._end(PeerTimeout("whole packet", self._config.dead_after))
+            return
         # A busy connection answers late, behind what it is sending: any byte is a sign of life.
         if self._probe is not None and silence >= self._config.probe_interval:
             self._events.append(ProbeMissed(silence))
         self.probe(now)
         self._schedule_probe(now)
+
+    def _is_stuck(self, now: float) -> bool:
+        """Tell whether bytes come, but go into a packet that will never be complete.
+
+        Its announced length was wrong: whatever follows is taken for its body, answers included.
+        """
+        reader = self._reader
+        progress = (reader.packets, reader.buffered // c.MIN_PROGRESS_BYTES)
+        if progress != self._progress:
+            self._progress, self._moved_at = progress, now
+        return now - self._moved_at >= self._config.dead_after
 
     def _on_transport_probe_ack(self, packet: Packet) -> None:
         ack = messages.TRANSPORT_PROBE_ACK.unpack(packet.metadata)

@@ -34,6 +34,9 @@ MAX_DIAGNOSTIC_BYTES: Final = 1024
 # Answers that a peer makes us queue (probe and ping answers, rejections) while it does not read
 # what was already sent. Past this it is flooding, and only its own connection pays.
 MAX_UNREAD_ANSWERS: Final = 1024
+# An incomplete packet that grows by less than this within a client's ``dead_after`` is as good as
+# silence: no link that works is that slow.
+MIN_PROGRESS_BYTES: Final = 64 * 1024
 # Recorded protocol errors kept for inspection.
 MAX_RECORDED_ERRORS: Final = 16
 

@@ -34,6 +34,9 @@ LOW_WATER: Final = 64 * 1024
 #: Submits and results are not held back by the high-water mark: bodies of any size may wait, up to
 #: several of the largest packets (`has_room`). A connection with twice as much is closed.
 MAX_UNSENT_BYTES: Final = 256 * 1024 * 1024
+#: uvloop reads up to 32 times from one socket before it looks at the next. A read this large means
+#: that more is waiting: the connection pauses for one turn, and the others are served meanwhile.
+LARGE_READ: Final = 128 * 1024
 #: How long an orderly close may take to deliver what is still unsent.
 CLOSE_SECONDS: Final = 5.0
 #: Event loops round short delays differently; waking a little late beats waking twice.
@@ -134,6 +137,8 @@ class ConnectionStream(asyncio.Protocol, Generic[CoreT]):
         if events:
             self.dispatch(events)
         self.settle()
+        if len(data) >= LARGE_READ:
+            self._give_way()
 
     def eof_received(self) -> None:
         # A peer that stops sending cannot submit, cancel or grant: there is nothing to wait for.
@@ -156,6 +161,18 @@ class ConnectionStream(asyncio.Protocol, Generic[CoreT]):
     def resume_writing(self) -> None:
         self.write_paused = self.core.congested = False
         self.writable()
+
+    # --- fairness ---------------------------------------------------------------------------------
+
+    def _give_way(self) -> None:
+        """Read nothing more in this turn of the loop."""
+        if self._transport is not None and not self._transport.is_closing():
+            self._transport.pause_reading()
+            self._loop.call_soon(self._read_on)
+
+    def _read_on(self) -> None:
+        if self._transport is not None and not self._transport.is_closing():
+            self._transport.resume_reading()
 
     # --- sending ----------------------------------------------------------------------------------
 

@@ -4,6 +4,7 @@ notice.
 Every answer is JSON in OpenAI's shape, nothing ends in a traceback, and nothing is left running.
 """
 
+import gzip
 import json
 import socket
 from typing import Any
@@ -33,6 +34,10 @@ ONE = '{"model":"sim","messages":[{"role":"user","content":"hello"}]'
         (ONE.encode() + b',"user":"\xff\xfe"}', {"code": "json_invalid"}),
         (ONE.encode() + b',"user":"\\ud800"}', {"code": "json_invalid"}),
         (b"\x00" * 64, {"code": "json_invalid"}),
+        (b"\xef\xbb\xbf" + ONE.encode() + b"}", {"code": "json_invalid"}),
+        ((ONE + "}").encode("utf-16"), {"code": "json_invalid"}),
+        (ONE.encode() + b',"a":Infinity}', {"code": "json_invalid"}),
+        (ONE.encode() + b',"a":1e400}', {}),
         (b"model=sim&messages=hello", {"code": "json_invalid"}),
         (b"[]", {"code": "invalid_type"}),
         (b'"hello"', {"code": "invalid_type"}),
@@ -63,13 +68,20 @@ def test_a_body_that_is_not_a_json_object(
         ({"messages": ...}, "messages"),
         ({"messages": "hello"}, "messages"),
         ({"messages": {}}, "messages"),
+        ({"messages": []}, "messages"),
+        ({"messages": None}, "messages"),
         ({"messages": [7]}, "messages[0]"),
         ({"messages": [{"content": "hello"}]}, "messages[0].role"),
         ({"messages": [{"role": "nobody", "content": "hello"}]}, "messages[0].role"),
         ({"messages": [{"role": "user"}]}, "messages[0].content"),
         ({"messages": [{"role": "user", "content": 7}]}, "messages[0].content"),
         ({"messages": [{"role": "tool", "content": "x"}]}, "messages[0].tool_call_id"),
-        ({"stream": "yes"}, "stream"),
+        ({"stream": "true"}, "stream"),
+        ({"stream": 1}, "stream"),
+        (
+            {"stream": True, "stream_options": {"include_usage": "yes"}},
+            "stream_options.include_usage",
+        ),
         ({"stream_options": []}, "stream_options"),
         ({"temperature": "hot"}, "temperature"),
         ({"max_tokens": "many"}, "max_tokens"),
@@ -77,6 +89,8 @@ def test_a_body_that_is_not_a_json_object(
         ({"max_tokens": -1}, "max_tokens"),
         ({"max_tokens": 10**30}, "max_tokens"),
         ({"n": "2"}, "n"),
+        ({"n": 0}, "n"),
+        ({"n": -1}, "n"),
         ({"stop": 5}, "stop"),
         ({"tools": "hammer"}, "tools"),
         ({"tools": [{"type": "function"}]}, "tools[0].function"),
@@ -95,6 +109,27 @@ def test_a_member_that_is_missing_or_ill_typed(
     answer = system.ask("POST", CHAT, json.dumps(body).encode(), headers=JSON)
 
     check_error(answer, 400, type="invalid_request_error", param=param)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"stream": None, "stream_options": {"include_usage": True}},
+        {"stream": False, "stream_options": {"include_usage": True}},
+        {"stream_options": None},
+        {"max_tokens": 2**32 - 1},
+        dict.fromkeys(("tools", "stop", "n", "max_tokens", "temperature", "response_format")),
+    ],
+    ids=str,
+)
+def test_a_member_that_is_odd_and_right(system: Stack, change: dict[str, Any]) -> None:
+    good = {"model": "sim", "messages": [{"role": "user", "content": "hello"}]}
+
+    status, headers, body = system.ask(
+        "POST", CHAT, json.dumps(good | change).encode(), headers=JSON
+    )
+
+    assert (status, headers["content-type"]) == (200, "application/json"), body
 
 
 @pytest.mark.parametrize("stream", [False, True])
@@ -307,6 +342,14 @@ def test_a_body_of_another_type(system: Stack, type_: str) -> None:
     check_error(answer, 415, code="unsupported_media_type")
 
 
+def test_a_body_that_is_compressed(system: Stack) -> None:
+    body = gzip.compress(ONE.encode() + b"}")
+
+    answer = system.ask("POST", CHAT, body, headers=f"{JSON}content-encoding: gzip\r\n")
+
+    check_error(answer, 415, code="unsupported_content_encoding")
+
+
 @pytest.mark.parametrize("type_", ["application/json; charset=utf-8", "APPLICATION/JSON", ""])
 def test_a_body_that_says_it_is_json_in_other_words(system: Stack, type_: str) -> None:
     headers = f"content-type: {type_}\r\n" if type_ else ""
@@ -316,7 +359,7 @@ def test_a_body_that_says_it_is_json_in_other_words(system: Stack, type_: str) -
     assert status == 200, body
 
 
-@pytest.mark.parametrize("id_", ["a b", "x" * 200, "<script>", "é"])
+@pytest.mark.parametrize("id_", ["", "a b", "a\tb", "x" * 200, "<script>", "é"])
 def test_a_request_id_that_is_not_well_formed_is_replaced(system: Stack, id_: str) -> None:
     _, headers, _ = system.ask("GET", "/health", headers=f"x-request-id: {id_}\r\n")
 

@@ -209,6 +209,19 @@ async def test_a_chunk_that_would_break_the_stream_is_not_copied(
     assert last["error"]["type"] == "server_error"
 
 
+async def test_chunks_that_are_declared_and_do_not_come_are_an_error(
+    final_worker: Behind,
+) -> None:
+    def bare(asked: Asked, answer: Answer) -> Answer:
+        parts = tuple(text(part["delta"], part["index"]) for part in answer.parts)
+        return replace(answer, parts=parts)
+
+    answer = await final_worker.ask(bare, stream=True)
+
+    assert answer.status_code == 502
+    assert answer.json()["error"]["code"] == "backend_error"
+
+
 # --- terminals ------------------------------------------------------------------------------------
 
 DIES = change(dies=True)

@@ -3,6 +3,7 @@
 import asyncio
 import json
 import time
+from types import SimpleNamespace
 from typing import Any
 
 from nnrp_backend.protocol.constants import PERCENT_UNKNOWN, PriorityClass
@@ -22,7 +23,13 @@ class FakeOperation:
     frame_id = 1
     transport = "memory"
 
-    def __init__(self, payload: bytes | dict[str, Any], *, progress: bool = False) -> None:
+    def __init__(
+        self,
+        payload: bytes | dict[str, Any],
+        *,
+        progress: bool = False,
+        peer_is_ours: bool = False,
+    ) -> None:
         self.payload = payload if isinstance(payload, bytes) else json.dumps(payload).encode()
         self.priority_class: int = PriorityClass.BALANCED
         self.deadline_unix_ms: int | None = None
@@ -32,6 +39,7 @@ class FakeOperation:
         self.done = False
         self.sent: list[tuple[Any, ...]] = []
         self.credit: int | None = None
+        self.session = SimpleNamespace(peer_is_ours=peer_is_ours)
         self._hears_progress = progress
         self._granted = asyncio.Event()
 

@@ -377,6 +377,137 @@ def test_a_complete_ordinary_response_is_not_lost(server: ServerThread) -> None:
     assert listener.heard == []
 
 
+async def tell(scope: Any, receive: Any, send: Any) -> None:
+    """Answer with what was understood of the request."""
+    body = b""
+    while True:
+        message = await receive()
+        body += message["body"]
+        if not message["more_body"]:
+            break
+    said = repr((scope["method"], sorted(name for name, _ in scope["headers"]), body)).encode()
+    length = [(b"content-length", b"%d" % len(said))]
+    await send({"type": "http.response.start", "status": 200, "headers": length})
+    await send({"type": "http.response.body", "body": said})
+
+
+@pytest.mark.parametrize("cut", [None, 10, 60, 125, -3])
+def test_an_offer_to_change_the_protocol_is_declined(
+    server: ServerThread, cut: int | None, caplog: pytest.LogCaptureFixture
+) -> None:
+    offer = "connection: Upgrade, HTTP2-Settings\r\nupgrade: h2c\r\nhttp2-settings: AAEA\r\n"
+    server.app = tell
+    data = request("POST", "/", b"the body", headers=offer)
+    with server.connect() as client:
+        for body in (b"one", b"two"):
+            for part in (data[:cut], data[cut:]) if cut else (data,):
+                client.sock.sendall(part)
+                time.sleep(0.01)
+            status, _, said = client.read_response()
+            assert (status, said.endswith(b"b'the body')")) == (200, True), body
+        # And with another request right behind it.
+        client.sock.sendall(data + request("POST", "/", b"another"))
+        assert client.read_response()[2].endswith(b"b'the body')")
+        assert client.read_response()[2].endswith(b"b'another')")
+
+
+def test_trailers_are_no_headers(server: ServerThread) -> None:
+    server.app = tell
+    head = b"POST / HTTP/1.1\r\nhost: test\r\ntransfer-encoding: chunked\r\n\r\n"
+    with server.connect() as client:
+        client.sock.sendall(head + b"3\r\none\r\n0\r\nx-late: 1\r\n\r\n")
+        assert b"x-late" not in client.read_response()[2]
+
+
+@pytest.mark.parametrize("endless", [b"0\r\nx-late: ", b"3;extension="])
+def test_what_is_neither_head_nor_body_is_bounded(server: ServerThread, endless: bytes) -> None:
+    server.app = tell
+    head = b"POST / HTTP/1.1\r\nhost: test\r\ntransfer-encoding: chunked\r\n\r\n"
+    with server.connect() as client:
+        client.sock.sendall(head + b"3\r\none\r\n" + endless)
+        with pytest.raises(ConnectionError):
+            client.sock.sendall(b"y" * 64_000_000)
+
+
+def test_many_small_requests_are_not_taken_for_an_endless_head(server: ServerThread) -> None:
+    server.app = tell
+    with server.connect() as client:
+        for _ in range(1500):
+            client.sock.sendall(request("GET", "/" + "a" * 60))
+            assert client.read_response()[0] == 200
+
+
+def test_a_response_to_a_client_that_is_leaving_is_not_missed(
+    server: ServerThread, caplog: pytest.LogCaptureFixture
+) -> None:
+    answers: list[bool] = []
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        await receive()
+        writer = scope["extensions"][EXTENSION]
+        writer._protocol.transport.close()  # as after a write that failed: the loss is told later
+        answers.append(writer.listen(Recorder()))
+
+    server.app = app
+    with server.connect() as client:
+        client.send()
+        assert client.read_to_end() == b""
+    wait_for(lambda: answers)
+    assert answers == [False]
+    assert [record.message for record in caplog.records] == []
+
+
+@pytest.fixture(params=VARIANTS, ids="-".join)
+def impatient(request: pytest.FixtureRequest) -> Iterator[ServerThread]:
+    http, loop = request.param
+    protocol = direct_protocol(http, send_timeout=0.1)
+    with ServerThread(http=protocol, loop=loop) as thread:
+        yield thread
+
+
+@pytest.mark.parametrize("attached", [True, False])
+def test_a_client_that_reads_nothing_of_the_last_bytes_is_cut_off(
+    impatient: ServerThread, attached: bool
+) -> None:
+    large = b"x" * 20_000_000
+    stream = Stream(write_all(large))
+
+    async def whole(scope: Any, receive: Any, send: Any) -> None:
+        await receive()
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        await send({"type": "http.response.body", "body": large, "more_body": False})
+
+    impatient.app = stream if attached else whole
+    with impatient.connect() as client:
+        client.send()
+        wait_for(lambda: impatient.server.server_state.connections)
+        wait_for(lambda: not impatient.server.server_state.connections)
+        try:
+            received = len(client.read_to_end())
+        except ConnectionError:
+            received = 0
+    assert received < len(large)
+
+
+def test_a_client_that_reads_the_last_bytes_slowly_gets_them(impatient: ServerThread) -> None:
+    with impatient.connect() as client:
+        client.sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 65536)
+        # The second answer is larger: it must not look like the first one, still unread.
+        for size, pause in ((4_000_000, 0.0), (8_000_000, 0.01)):
+            large = b"~" * size
+            impatient.app = Stream(write_all(large))
+            client.send()
+            received = b""
+            while not received.endswith(b"0\r\n\r\n"):
+                received += client.sock.recv(500_000)
+                time.sleep(pause)  # the reader is slow: that is what is tested
+            assert received.count(b"~") == size
+
+
+def write_all(data: bytes) -> Callable[[DirectWriter], None]:
+    return lambda writer: writer.finish(data)
+
+
 def test_a_failing_listener_is_logged(
     server: ServerThread, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -164,6 +164,23 @@ async def test_a_refusal_may_come_from_inside_submit(way: Way) -> None:
         assert running.metrics.in_flight == 0
 
 
+async def test_a_pool_that_fails_is_an_error_without_detail(
+    way: Way, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with edge(way) as running, await running.connect() as client:
+
+        def fail(*_: object) -> None:
+            raise ZeroDivisionError("secret")
+
+        monkeypatch.setattr(running.pool, "submit", fail)
+        client.chat(stream=True)
+        status, _, body = await client.json()
+        assert (status, body["error"]["code"]) == (500, "internal_error")
+        assert "secret" not in json.dumps(body)
+        assert outcomes(running, "") == {"internal": 1}
+        assert running.metrics.in_flight == len(running.open) == 0
+
+
 async def test_an_error_that_the_worker_answers_first_decides_the_status(way: Way) -> None:
     error = ProfileError(ErrorCode.BACKEND_OVERLOAD, "busy")
     async with edge(way) as running, await running.connect() as client:
@@ -556,6 +573,23 @@ async def test_a_stalled_reader_of_the_last_bytes_does_not_wait_for_ever() -> No
         running.tick(1)
         assert len(running.open) == 0
         assert running.metrics.stalled_readers == 1
+
+
+async def test_a_slow_reader_of_the_last_bytes_gets_them() -> None:
+    async with edge("direct") as running, await running.connect() as client:
+        client.chat(stream=True)
+        submission = await running.pool.next()
+        submission.events(text("a"))
+        await client.head()
+        assert await client.chunk() == sse("a")
+        large = "x" * 4_000_000
+        submission.events(text(large))
+        submission.answer(usage=USAGE)
+        assert len(running.open) == 1, "what waits for its reader is kept an eye on"
+        assert await client.chunks() == sse(large) + DONE
+        running.tick(61)
+        assert len(running.open) == 0
+        assert running.metrics.stalled_readers == 0
 
 
 async def test_one_event_over_the_bound_is_no_sign_of_a_slow_reader(way: Way) -> None:

@@ -221,6 +221,22 @@ async def test_an_answer_leaves_nothing_to_the_garbage_collector(end: str) -> No
         running.pool.refuse = None
 
 
+async def test_a_pool_that_fails_is_an_error_without_detail(
+    way: Way, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with edge(way) as running, await running.connect() as client:
+
+        def fail(*_: object) -> None:
+            raise ZeroDivisionError("secret")
+
+        monkeypatch.setattr(running.pool, "submit", fail)
+        client.chat()
+        status, _, body = await client.json()
+        assert (status, body["error"]["code"]) == (500, "internal_error")
+        assert outcomes(running, "") == {"internal": 1}
+        assert running.metrics.in_flight == len(running.open) == 0
+
+
 async def test_a_server_that_gives_the_request_up_cancels(way: Way) -> None:
     async with edge(way) as running, await running.connect() as client:
         client.chat()

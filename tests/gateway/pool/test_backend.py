@@ -362,6 +362,23 @@ class TestRunning:
         tasks.cancel_all()
         await tasks.join()
 
+    async def test_a_pause_ends_with_an_attempt_that_fails(self) -> None:
+        bench, tasks = Bench(), TaskSet("test")
+
+        class Full(FakeClient):
+            async def capabilities(self, timeout: float = 5.0) -> CapabilityRecord | None:
+                bench.backend.on_pressure(0, 2, 60_000)
+                bench.next_client = lambda listener: FakeClient(listener, capabilities=record("m"))
+                raise TimeoutError
+
+        bench.next_client = Full
+        tasks.start(bench.backend.run(), name="run")
+        await until(bench.backend.is_usable)
+        assert bench.backend.has_room()
+        assert bench.clock.pending == 0
+        tasks.cancel_all()
+        await tasks.join()
+
     async def test_a_connection_lost_while_it_is_asked(self) -> None:
         bench, tasks = Bench(), TaskSet("test")
 

@@ -241,9 +241,10 @@ async def test_a_child_that_cannot_start_ends_the_process(
     assert process.serving == []
 
 
-async def test_readiness_follows_the_workers(run: Callable[..., Run]) -> None:
+async def test_readiness_may_follow_the_workers(run: Callable[..., Run]) -> None:
     async with worker() as (serving, endpoint):
-        addresses = await run(configured(endpoint)).ready()
+        config = configured(endpoint, admin={"port": 0, "ready_without_workers": False})
+        addresses = await run(config).ready()
         async with client(addresses.admin_url) as admin:
             assert (await admin.get("/readyz")).status_code == 200
             await serving.server.close(drain_timeout=0)
@@ -256,10 +257,9 @@ async def test_readiness_follows_the_workers(run: Callable[..., Run]) -> None:
             await again.server.close(drain_timeout=0)
 
 
-async def test_readiness_may_outlive_the_workers(run: Callable[..., Run]) -> None:
+async def test_readiness_outlives_the_workers(run: Callable[..., Run]) -> None:
     async with worker() as (serving, endpoint):
-        config = configured(endpoint, admin={"port": 0, "ready_without_workers": True})
-        addresses = await run(config).ready()
+        addresses = await run(configured(endpoint)).ready()
         async with client(addresses.admin_url) as admin:
             await serving.server.close(drain_timeout=0)
             async with asyncio.timeout(5):
@@ -290,7 +290,8 @@ async def test_a_child_that_is_ready_again_is_connected_to_at_once(
         socket_path=path,
         restarts=Restarts(first=0.01),
     )
-    config = configured(f"unix://{path}")
+    follow = {"port": 0, "ready_without_workers": False}
+    config = configured(f"unix://{path}", admin=follow)
     (spec,) = config.workers
     config = config.model_copy(update={"workers": (spec.model_copy(update={"name": child.name}),)})
     addresses = await run(config, children=[child]).ready()

@@ -34,6 +34,7 @@ class Harness:
         nnrp: NnrpOptions | None = None,
         stall_timeout: float | None = None,
         progress: bool = False,
+        peer_is_ours: bool = False,
         deadline_unix_ms: int | None = None,
     ) -> None:
         body = {
@@ -43,7 +44,7 @@ class Harness:
             "stream_options": {"include_usage": include_usage},
         }
         self.engine = ScriptedEngine()
-        self.operation = FakeOperation(b"", progress=progress)
+        self.operation = FakeOperation(b"", progress=progress, peer_is_ours=peer_is_ours)
         self.operation.deadline_unix_ms = deadline_unix_ms
         self.tasks = TaskSet("test")
         self.outcomes: list[Outcome] = []
@@ -112,6 +113,19 @@ async def test_progress_is_reported_in_order() -> None:
         Stage.FINALIZING,
         "complete",
     ]
+
+
+@pytest.mark.parametrize("diagnostics", [False, True])
+async def test_our_own_clients_hear_of_progress_when_they_ask_for_diagnostics(
+    diagnostics: bool,
+) -> None:
+    nnrp = NnrpOptions(diagnostics=diagnostics)
+    harness = Harness(stream=False, progress=True, peer_is_ours=True, nnrp=nnrp)
+    await harness.start(json.dumps(COMPLETION).encode())
+    await harness.ended()
+    stages = [entry[1] for entry in harness.operation.sent if entry[0] == "progress"]
+    heard = [Stage.ADMITTED, Stage.EXECUTING, Stage.FINALIZING]
+    assert stages == (heard if diagnostics else [])
 
 
 async def test_usage_that_came_early_is_an_event_of_its_own_at_the_end() -> None:

@@ -457,6 +457,22 @@ class TestLiveness:
             client.handle_deadline(now)
         assert now == 67.0
 
+    @pytest.mark.parametrize(("dribble", "lives"), [(100, False), (8 * 1024, True)])
+    def test_a_packet_that_is_never_complete_is_no_sign_of_life(self, dribble, lives):
+        client, peer = self.connected()
+        operation = client.submit(client.sessions[1], b"{}")
+        whole = raw.packet(0x38, bytes(64), bytes(50_000_000))
+        peer.says(whole[:40])
+        for second in range(1, 130):
+            peer.now = float(second)
+            peer.says(whole[40 : 40 + dribble])
+            while client.next_deadline() is not None and client.next_deadline() <= second:
+                events = client.handle_deadline(float(second))
+        assert (client.state is ConnectionState.OPEN) is lives
+        assert operation.done is not lives
+        if not lives:
+            assert str(events[-1].error) == "the peer sent no whole packet within 60 s"
+
     def test_asking_at_once(self):
         client, peer = self.connected()
         assert client.probe(1.0)

@@ -128,6 +128,37 @@ async def test_what_a_read_makes_the_core_say_is_sent_in_one_write(ends):
     assert near.seen == ["opened", ("data", b"question")]
 
 
+@pytest.mark.parametrize(
+    ("size", "expected"),
+    [
+        (stream_module.LARGE_READ, ["read", "turn", "read", "turn", "read", "turn"]),
+        (stream_module.LARGE_READ - 1, ["read", "read", "read", "turn", "turn", "turn"]),
+    ],
+)
+async def test_a_flood_is_read_in_turns_with_others(ends, size, expected):
+    near, far = ends
+    happened = []
+
+    def note(_):
+        happened.append("read")
+        asyncio.get_running_loop().call_soon(happened.append, "turn")
+
+    near.on_event = note
+    for _ in range(3):
+        far.transport.write(bytes(size))
+    await until(lambda: len(happened) == 6)
+    assert happened == expected
+
+
+async def test_a_connection_that_ends_while_it_gives_way(ends):
+    near, far = ends
+    near.on_event = lambda event: near.abort()
+    far.transport.write(bytes(stream_module.LARGE_READ))
+    await until(lambda: near.seen[-1] == "lost")
+    await turns()
+    assert near.seen.count(("data", bytes(stream_module.LARGE_READ))) == 1
+
+
 async def test_it_reads_while_writes_wait(ends):
     near, far = ends
     far.transport.pause_reading()
