@@ -21,8 +21,7 @@ bench: ## The benchmarks of benchmarks/, one table each
 	@scripts/install test
 	@scripts/bench $(ARGS)
 
-full: check test test-vllm ## Everything, the slow tests included
-	@scripts/test -m slow
+full: check test test-vllm bench ## Everything, the benchmarks too
 
 clean: ## Remove what the other targets made
 	rm -rf .venv .venv-vllm .models .mypy_cache .ruff_cache .pytest_cache .hypothesis artifacts
