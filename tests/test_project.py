@@ -1,7 +1,9 @@
 """Promises of the tree: tests mirror the packages, files stay small, dependencies have reasons."""
 
+import ast
 import importlib.util
 import re
+import sys
 import tomllib
 from pathlib import Path
 
@@ -58,6 +60,28 @@ def test_each_dependency_is_justified_in_the_docs() -> None:
     names = {re.match(r"[A-Za-z0-9_.-]+", spec)[0] for group in groups for spec in group}
     text = (ROOT / "docs" / "dependencies.md").read_text()
     assert {name for name in names if f"`{name}`" not in text} == set()
+
+
+def imported(package: str) -> set[str]:
+    """Return the top-level modules that a package imports, neither ours nor Python's."""
+    found: set[str] = set()
+    for path in (ROOT / package).rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Import):
+                found |= {alias.name.split(".")[0] for alias in node.names}
+            elif isinstance(node, ast.ImportFrom) and node.module:
+                found.add(node.module.split(".")[0])
+    return found - set(sys.stdlib_module_names) - set(PACKAGES)
+
+
+def test_what_is_imported_is_what_is_declared() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    specs = project["dependencies"] + project["optional-dependencies"]["vllm"]
+    declared = {re.match(r"[A-Za-z0-9_.-]+", spec)[0].replace("-", "_") for spec in specs}
+    modules = set().union(*map(imported, PACKAGES))
+    # pydantic pins its core to one version, and is made to be used together with it.
+    named = {"yaml": "pyyaml", "pydantic_core": "pydantic"}
+    assert {named.get(module, module) for module in modules} == declared
 
 
 def test_every_dependency_has_a_range() -> None:
