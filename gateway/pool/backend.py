@@ -333,8 +333,8 @@ class Backend:
 
     def _learn(self, client: Client) -> None:
         self.known = True
-        extensions = {extension.name for extension in self.record.extensions} if self.record else ()
-        self.worker = Worker(self.name, client.peer_is_ours, CHUNKS_FINAL in extensions)
+        final_chunks = self.record is not None and self.record.extends(CHUNKS_FINAL)
+        self.worker = Worker(self.name, client.peer_is_ours, final_chunks)
         self._models = frozenset(card["id"] for card in self.models())
 
     def _failed(self, reason: str) -> float:
