@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import shutil
 import signal
 import time
 from collections.abc import Iterator
@@ -16,7 +17,7 @@ import psutil
 import pytest
 
 from tests.support.http_server import RawClient
-from tests.support.processes import Running, command, running
+from tests.support.processes import Running, running
 from tests.support.stack import chat_request, metric, sse, until
 
 GREETED = "Ctrl-C stops it."
@@ -395,8 +396,10 @@ def test_replicas_share_the_work() -> None:
 
 
 def test_a_worker_that_cannot_start_is_an_error_and_no_loop() -> None:
+    broken = shutil.which("false")
+    assert broken is not None
     process = Running(
-        "nnrp-gateway", "up", "--port", 0, "--admin-port", 0, "--worker-python", command("ruff")
+        "nnrp-gateway", "up", "--port", 0, "--admin-port", 0, "--worker-python", broken
     )
     assert process.process.wait(30) == 1
     process.stop()
